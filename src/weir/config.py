@@ -1,0 +1,211 @@
+"""Frozen settings, checked when they are made.
+
+Comes in: what the user wrote ("5s", 10, "64MB"). Goes out: plain values with
+their unit in the name. Never touches files or clocks.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal, TypeAlias
+
+from weir.errors import ConfigError
+
+Duration: TypeAlias = "str | int | float | timedelta"
+"""A string with a unit ("250ms", "5s", "2m", "1h", "1d"), a timedelta, or seconds."""
+
+Size: TypeAlias = "str | int"
+"""A string with a unit ("64KB", "512MB", "2GB") or a number of bytes."""
+
+Mode: TypeAlias = Literal["exactly_once", "at_least_once", "none"]
+
+_DURATION_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZE_BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
+
+
+def duration_ms(value: Duration, name: str = "duration") -> int:
+    """Turn a duration into whole milliseconds.
+
+    >>> duration_ms("250ms"), duration_ms("1.5s"), duration_ms(2)
+    (250, 1500, 2000)
+    """
+    if isinstance(value, timedelta):
+        ms = value.total_seconds() * 1_000
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        ms = value * 1_000
+    elif isinstance(value, str) and (match := re.fullmatch(r"\s*([\d.]+)\s*(ms|s|m|h|d)\s*", value)):
+        ms = float(match[1]) * _DURATION_MS[match[2]]
+    else:
+        raise ConfigError(f"{name}: {value!r} is not a duration; write '250ms', '5s', '2m', '1h', a timedelta or seconds")
+    if ms < 0:
+        raise ConfigError(f"{name}: {value!r} is negative")
+    return round(ms)
+
+
+def size_bytes(value: Size, name: str = "size") -> int:
+    """Turn a size into bytes.
+
+    >>> size_bytes("64KB"), size_bytes(10)
+    (65536, 10)
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str) and (match := re.fullmatch(r"\s*([\d.]+)\s*(B|KB|MB|GB|TB)\s*", value.upper())):
+        return round(float(match[1]) * _SIZE_BYTES[match[2]])
+    raise ConfigError(f"{name}: {value!r} is not a size; write '64KB', '512MB', '2GB' or a number of bytes")
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """How often, where and how strictly a job snapshots itself.
+
+    every:              time from one trigger to the next; None: only on request and at the end
+    to:                 a storage URI (file, s3, gs, hdfs …), a local path, or None: the driver's memory
+    mode:               "exactly_once" aligns, "at_least_once" does not, "none" takes no periodic checkpoints
+    timeout:            a checkpoint that takes longer is aborted
+    min_pause:          least time between the end of one and the start of the next
+    max_concurrent:     how many may be under way at once
+    tolerable_failures: consecutive failures before the attempt is failed
+    retain:             how many completed checkpoints to keep
+    memory_limit:       with to=None: the most that the driver holds
+    """
+
+    every: Duration | None = "10s"
+    to: str | None = None
+    mode: Mode = "exactly_once"
+    timeout: Duration = "10m"
+    min_pause: Duration = 0
+    max_concurrent: int = 1
+    tolerable_failures: int = 3
+    retain: int = 2
+    memory_limit: Size = "256MB"
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("exactly_once", "at_least_once", "none"):
+            raise ConfigError(f"Checkpoints.mode: {self.mode!r} is not one of exactly_once, at_least_once, none")
+        for name, least in (("max_concurrent", 1), ("tolerable_failures", 0), ("retain", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"Checkpoints.{name}: {getattr(self, name)} is below {least}")
+        if self.every is not None and duration_ms(self.every, "Checkpoints.every") < 1:
+            raise ConfigError("Checkpoints.every: must be at least 1ms; write None to take checkpoints only on request")
+        if self.timeout_ms < 1:
+            raise ConfigError("Checkpoints.timeout: must be at least 1ms")
+        _ = self.min_pause_ms, self.memory_limit_bytes
+
+    @property
+    def interval_ms(self) -> int | None:
+        """Time between two periodic triggers; None when there are none."""
+        if self.every is None or self.mode == "none":
+            return None
+        return duration_ms(self.every, "Checkpoints.every")
+
+    @property
+    def timeout_ms(self) -> int:
+        return duration_ms(self.timeout, "Checkpoints.timeout")
+
+    @property
+    def min_pause_ms(self) -> int:
+        return duration_ms(self.min_pause, "Checkpoints.min_pause")
+
+    @property
+    def memory_limit_bytes(self) -> int:
+        return size_bytes(self.memory_limit, "Checkpoints.memory_limit")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The engine's named limits. The defaults suit most jobs."""
+
+    max_parallelism: int = 128
+    """Key groups; fixed for the life of a job's state."""
+
+    batch_rows_max: int = 65_536
+    """Most rows that a source hands over, or an operator takes, at once."""
+
+    batch_bytes_max: Size = "32MB"
+    """Most bytes that queued batches are merged into before an operator takes them."""
+
+    buffer_timeout: Duration = "10ms"
+    """Longest time that an operator under load may hold rows back to merge them."""
+
+    channel_batches_max: int = 8
+    """Elements that may wait in one channel; the sender pauses beyond that."""
+
+    heartbeat_interval: Duration = "500ms"
+    heartbeat_timeout: Duration = "10s"
+    """A task that is silent for longer is given up and the attempt fails."""
+
+    launch_timeout: Duration = "60s"
+    """Longest wait for Spark to start all tasks of an attempt."""
+
+    stop_timeout: Duration = "10s"
+    """Longest wait for tasks to end when asked, before Spark is told to kill them."""
+
+    snapshot_threads: int = 2
+    """Threads per task that write snapshots and commit epochs behind the stream's back."""
+
+    commit_retries_max: int = 5
+    """Times that a sink's commit is tried before the attempt fails."""
+
+    storage_retries_max: int = 5
+    """Times that the driver looks again after a storage call with an unknown outcome."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_parallelism <= 32_768:
+            raise ConfigError(f"Settings.max_parallelism: {self.max_parallelism} is outside 1 to 32768")
+        for name in ("batch_rows_max", "channel_batches_max", "snapshot_threads"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"Settings.{name}: {getattr(self, name)} is below 1")
+        size_bytes(self.batch_bytes_max, "Settings.batch_bytes_max")
+        for name in ("buffer_timeout", "heartbeat_interval", "heartbeat_timeout", "launch_timeout", "stop_timeout"):
+            duration_ms(getattr(self, name), f"Settings.{name}")
+
+
+@dataclass(frozen=True)
+class NoRestart:
+    """The first failure ends the job."""
+
+
+@dataclass(frozen=True)
+class FixedDelay:
+    """Restart up to `attempts` times, `delay` apart."""
+
+    attempts: int = 3
+    delay: Duration = "1s"
+
+
+@dataclass(frozen=True)
+class ExponentialDelay:
+    """Restart with growing delays; the delay falls back to `initial` after `reset_after` without a failure."""
+
+    initial: Duration = "100ms"
+    maximum: Duration = "30s"
+    multiplier: float = 2.0
+    reset_after: Duration = "1m"
+    attempts: int | None = 20
+    """Failures in a row before the job is given up; None: never."""
+
+
+@dataclass(frozen=True)
+class FailureRate:
+    """Give up when more than `failures` fall within `per`; wait `delay` before each restart."""
+
+    failures: int = 3
+    per: Duration = "5m"
+    delay: Duration = "1s"
+
+
+Restart: TypeAlias = "NoRestart | FixedDelay | ExponentialDelay | FailureRate"
+
+
+@dataclass(frozen=True)
+class JobConfig:
+    """All that an attempt needs to know besides its plan."""
+
+    name: str
+    checkpoints: Checkpoints | None = None
+    restart: Restart = field(default_factory=NoRestart)
+    settings: Settings = field(default_factory=Settings)
+    resume: bool = False

@@ -1,0 +1,143 @@
+"""The physical plan: vertices (chains of operators), edges (exchanges), channels.
+
+Comes in: vertices and edges that the planner has laid out. Goes out: which
+subtask has which channels. Pure and picklable; the same value on the driver and
+in every task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from weir.ids import ChannelId, EdgeId, SubtaskId, TaskIndex, Uid, VertexId
+from weir.operators.base import OperatorSpec
+from weir.operators.sink import Sink
+from weir.operators.source import Source
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Subtask i to subtask i; both ends have the same parallelism."""
+
+
+@dataclass(frozen=True)
+class HashByKey:
+    """Each row to the owner of its key group."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rebalance:
+    """Whole batches in turn to every subtask."""
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """Every batch to every subtask."""
+
+
+Exchange: TypeAlias = "Forward | HashByKey | Rebalance | Broadcast"
+
+
+@dataclass(frozen=True)
+class PlannedOperator:
+    """One operator of a chain: a Source (only first), an OperatorSpec, or a Sink (only last)."""
+
+    uid: Uid
+    name: str
+    spec: Source | OperatorSpec | Sink
+    schema: pa.Schema
+    """Of what comes out; for a sink, of what goes in."""
+
+
+@dataclass(frozen=True)
+class Vertex:
+    """A chain of operators that run as one."""
+
+    id: VertexId
+    operators: tuple[PlannedOperator, ...]
+    parallelism: int
+
+    @property
+    def is_source(self) -> bool:
+        return isinstance(self.operators[0].spec, Source)
+
+    @property
+    def is_sink(self) -> bool:
+        return isinstance(self.operators[-1].spec, Sink)
+
+    @property
+    def name(self) -> str:
+        return " → ".join(operator.name for operator in self.operators)
+
+
+@dataclass(frozen=True)
+class Edge:
+    """An exchange from one vertex to another."""
+
+    id: EdgeId
+    source: VertexId
+    target: VertexId
+    exchange: Exchange
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a task must know to run its part. Vertex i has id i, edge i has id i."""
+
+    vertices: tuple[Vertex, ...]
+    edges: tuple[Edge, ...]
+    max_parallelism: int
+
+    @property
+    def parallelism(self) -> int:
+        """How many Spark tasks (slots) the job needs: each hosts one subtask of every vertex."""
+        return max(vertex.parallelism for vertex in self.vertices)
+
+    @cached_property
+    def subtasks(self) -> frozenset[SubtaskId]:
+        return frozenset(SubtaskId(v.id, i) for v in self.vertices for i in range(v.parallelism))
+
+    @cached_property
+    def committers(self) -> frozenset[SubtaskId]:
+        """The subtasks that hold a sink."""
+        return frozenset(SubtaskId(v.id, i) for v in self.vertices if v.is_sink for i in range(v.parallelism))
+
+    @property
+    def bounded(self) -> bool:
+        return all(s.bounded for v in self.vertices if isinstance(s := v.operators[0].spec, Source))
+
+    def hosted_by(self, task: TaskIndex) -> list[SubtaskId]:
+        """The subtasks that run in one Spark task, sources first."""
+        return [SubtaskId(v.id, task) for v in self.vertices if task < v.parallelism]
+
+    def out_edges(self, vertex: VertexId) -> list[Edge]:
+        return [edge for edge in self.edges if edge.source == vertex]
+
+    def in_edges(self, vertex: VertexId) -> list[Edge]:
+        return [edge for edge in self.edges if edge.target == vertex]
+
+    def out_channels(self, edge: Edge, index: int) -> list[ChannelId]:
+        """Where subtask `index` of the edge's upstream sends to, by target."""
+        if isinstance(edge.exchange, Forward):
+            return [ChannelId(edge.id, index, index)]
+        return [ChannelId(edge.id, index, t) for t in range(self.vertices[edge.target].parallelism)]
+
+    def in_channels(self, edge: Edge, index: int) -> list[ChannelId]:
+        """Where subtask `index` of the edge's downstream receives from, by source."""
+        if isinstance(edge.exchange, Forward):
+            return [ChannelId(edge.id, index, index)]
+        return [ChannelId(edge.id, s, index) for s in range(self.vertices[edge.source].parallelism)]
+
+    @property
+    def channels(self) -> Iterator[ChannelId]:
+        for edge in self.edges:
+            for index in range(self.vertices[edge.source].parallelism):
+                yield from self.out_channels(edge, index)

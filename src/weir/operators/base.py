@@ -1,0 +1,133 @@
+"""The contract of an operator: batches in, batches out.
+
+An `OperatorSpec` is the picklable description that the plan carries; `make()`
+turns it into the `Operator` that one subtask runs. Operators see no clock, no
+thread and no socket, and are called by one thread only.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from weir.ids import AttemptId, Uid
+from weir.snapshot.messages import Json
+
+Emit: TypeAlias = Callable[[pa.RecordBatch], None]
+"""Hand a batch to whatever comes next."""
+
+KEY_GROUP_COLUMN = "__key_group"
+"""First column (int32) of every keyed state table; rows are sorted by it."""
+
+
+@dataclass(frozen=True)
+class OperatorContext:
+    """Where an operator instance stands."""
+
+    job: str
+    uid: Uid
+    name: str
+    index: int
+    parallelism: int
+    max_parallelism: int
+    attempt: AttemptId
+
+    @property
+    def key_groups(self) -> range:
+        """The contiguous range of key groups that this subtask owns."""
+        return key_group_range(self.index, self.parallelism, self.max_parallelism)
+
+
+def key_group_range(index: int, parallelism: int, max_parallelism: int) -> range:
+    """Key groups of subtask `index` of `parallelism`.
+
+    >>> [key_group_range(i, 3, 128) for i in range(3)]
+    [range(0, 43), range(43, 86), range(86, 128)]
+    """
+    start = (index * max_parallelism + parallelism - 1) // parallelism
+    end = ((index + 1) * max_parallelism + parallelism - 1) // parallelism
+    return range(start, end)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """The synchronous part of a snapshot: cheap to make, safe to read from another thread.
+
+    inline: small JSON that goes into the manifest itself.
+    tables: state name to a function that builds its table. It is called once, later,
+            in a background thread, while the operator goes on: it must only close over
+            values that no longer change.
+    """
+
+    inline: Json = None
+    tables: Mapping[str, Callable[[], pa.Table]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class InlinePart:
+    """The inline JSON that subtask `index` of `parallelism` had put into the checkpoint."""
+
+    index: int
+    parallelism: int
+    value: Json
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a checkpoint holds for this operator.
+
+    inline: the parts of every old subtask; the operator takes what is its own now.
+    tables: state name to the tables with exactly the rows of this subtask's key groups.
+    """
+
+    inline: Sequence[InlinePart] = ()
+    tables: Mapping[str, Sequence[pa.Table]] = field(default_factory=dict)
+
+    def inline_for(self, index: int, parallelism: int) -> list[Json]:
+        """The old parts that fall to subtask `index` now: old subtask j goes to j modulo `parallelism`."""
+        return [p.value for p in self.inline if p.index % parallelism == index and p.value is not None]
+
+
+class Operator:
+    """One subtask's instance of an operator. The defaults are those of a stateless one."""
+
+    def open(self, context: OperatorContext, restored: Restored | None) -> None:
+        """Get ready. `restored` is None on a fresh start."""
+
+    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
+        """Take one batch; emit any number of batches."""
+        raise NotImplementedError(type(self).__name__)
+
+    def flush(self, out: Emit) -> None:
+        """Emit what was held back to merge it with later rows. Called when idle, on time-out, before each marker."""
+
+    def end(self, out: Emit) -> None:
+        """No more rows will come. May be called again after a restore: what it emits must follow from the state."""
+
+    def freeze(self) -> Frozen:
+        """The synchronous part of a snapshot."""
+        return Frozen()
+
+    def close(self) -> None:
+        """Release what is held. Called exactly once, also after a failure."""
+
+
+class OperatorSpec(ABC):
+    """A picklable description of an operator."""
+
+    @abstractmethod
+    def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """The schema of what comes out, or SchemaError."""
+
+    @abstractmethod
+    def make(self) -> Operator:
+        """A fresh instance for one subtask."""
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The names of the state tables that its instances freeze and restore."""
+        return ()

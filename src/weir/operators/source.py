@@ -1,0 +1,78 @@
+"""The contract of a source: replayable, with positions that fit into JSON.
+
+Connectors implement it; the worker polls it. A reader is asked for its position
+between two polls only, so the position covers exactly the rows handed out.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Literal
+
+import pyarrow as pa
+
+from weir.operators.base import InlinePart, OperatorContext
+from weir.snapshot.messages import Json
+
+SourceGuarantee = Literal["exactly_once", "at_least_once", "at_most_once"]
+
+
+class SourceReader(ABC):
+    """One subtask's reader."""
+
+    @abstractmethod
+    def open(self, context: OperatorContext, restored: Sequence[InlinePart] | None) -> None:
+        """Start from the beginning (None), or from the positions of all old subtasks, of which this one
+        takes those splits that are now its own (old and new parallelism may differ)."""
+
+    @abstractmethod
+    def poll(self, rows_max: int) -> pa.RecordBatch | None:
+        """The next rows, at most `rows_max`; None when there are none now. Never waits for data to come."""
+
+    @property
+    @abstractmethod
+    def finished(self) -> bool:
+        """No row will ever come again."""
+
+    @abstractmethod
+    def position(self) -> Json:
+        """Where the next poll goes on, as JSON that later polls do not change."""
+
+    @property
+    def wait_ms(self) -> float:
+        """After an empty poll: how long to wait before the next."""
+        return 10.0
+
+    @property
+    def lag(self) -> str | None:
+        """For people: how far behind, or how far along, this reader is."""
+        return None
+
+    def close(self) -> None:
+        """Release what is held. Called exactly once."""
+
+
+class Source(ABC):
+    """A picklable description of a source."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The schema of the rows."""
+
+    @property
+    @abstractmethod
+    def bounded(self) -> bool:
+        """Whether it ends by itself."""
+
+    @property
+    def guarantee(self) -> SourceGuarantee:
+        return "exactly_once"
+
+    def validate(self, name: str) -> None:
+        """Checked on the driver before anything starts: raise a JobError that names the operator `name`."""
+
+    @abstractmethod
+    def reader(self) -> SourceReader:
+        """A fresh reader for one subtask."""

@@ -1,0 +1,93 @@
+"""The ports through which the worker and the driver touch the world.
+
+The worker loop (worker.py) and the driver's (driver.py) reach clocks, threads,
+channels, the control connection and storage only through these. On Spark they
+are real; in tests/sim the same loops run over simulated ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from weir.ids import ChannelId
+from weir.snapshot.elements import Marker
+from weir.snapshot.messages import FromTask
+
+T = TypeVar("T")
+
+Element: TypeAlias = "pa.RecordBatch | Marker"
+
+
+class Clock(Protocol):
+    """Time that only grows."""
+
+    def now_ms(self) -> float: ...
+
+
+class Background(Protocol):
+    """Work behind the stream's back, at most `snapshot_threads` at once."""
+
+    def run(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        """Run `work` elsewhere; later, on the loop's own thread, call `done` with its result or its exception."""
+
+
+class OutChannel(Protocol):
+    """The sending end of one channel."""
+
+    def offer(self, element: Element) -> bool:
+        """Send, or say False when the channel is full; the caller keeps the element and tries again later."""
+
+
+class InChannel(Protocol):
+    """The receiving end of one channel."""
+
+    def peek(self) -> Element | None:
+        """The next element, if it is here."""
+
+    def pop(self) -> Element:
+        """Take the next element; the sender may send one more."""
+
+
+class Transport(Protocol):
+    """The channels of one task."""
+
+    def out(self, channel: ChannelId) -> OutChannel: ...
+
+    def into(self, channel: ChannelId) -> InChannel: ...
+
+
+class Control(Protocol):
+    """A task's line to the driver."""
+
+    def send(self, message: FromTask) -> None: ...
+
+
+class Storage(Protocol):
+    """A directory in durable storage. Paths are relative, with '/' between parts.
+
+    Any call may raise StorageUnavailable, which leaves its outcome unknown, or StorageFull.
+    """
+
+    def write(self, path: str, data: pa.Buffer | bytes) -> None:
+        """Write a new file and make it durable. A reader may see it half-written until this returns."""
+
+    def publish(self, path: str, data: bytes) -> None:
+        """Make a file appear with all its content at once, durably: never half of it."""
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Like publish, but False, and nothing changed, when the file is there already."""
+
+    def read(self, path: str) -> pa.Buffer:
+        """The content of a file, or FileNotFoundError."""
+
+    def list(self, path: str) -> list[str]:
+        """The names of the files and directories directly below; empty when there is no such directory."""
+
+    def delete(self, path: str) -> None:
+        """Remove a file or a directory with all below it; nothing happens when it is not there."""
+
+    def move(self, source: str, target: str) -> None:
+        """Rename a file, durably and at once; FileNotFoundError when `source` is not there."""

@@ -1,0 +1,42 @@
+"""What travels in line with the batches of a channel.
+
+Batches, and these markers, keep their order in every channel; nothing ever
+overtakes. Ended channels still carry barriers: end of input only says that no
+more rows will come (docs/adr/0003-ended-channels-carry-barriers.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from weir.ids import CheckpointId
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """All rows before this belong to the checkpoint; all rows after do not."""
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True)
+class BarrierCancelled:
+    """The barrier of this checkpoint will not come on this channel: the checkpoint was aborted."""
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """No row with an event time at or before this is expected any more."""
+
+    timestamp_us: int
+
+
+@dataclass(frozen=True)
+class EndOfInput:
+    """No more rows will come on this channel."""
+
+
+Marker: TypeAlias = "Barrier | BarrierCancelled | Watermark | EndOfInput"

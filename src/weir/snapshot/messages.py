@@ -1,0 +1,294 @@
+"""What tasks and the driver tell each other, and what the coordinator hears and orders.
+
+Plain frozen data, JSON all the way down: no object here holds a socket, a file,
+an array or a clock. Every message between a task and the driver carries the
+attempt, so that what an old attempt says can be refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeAlias
+
+from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex, Uid
+
+Json: TypeAlias = Any
+"""What json.dumps takes: None, bool, int, float, str, list, dict with string keys."""
+
+
+# --- What a checkpoint is made of -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FileRef:
+    """One file of a snapshot, by its path relative to the job's checkpoint directory."""
+
+    path: str
+    length_bytes: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class OperatorPart:
+    """What one operator of one subtask put into a checkpoint."""
+
+    uid: Uid
+    inline: Json = None
+    files: Mapping[str, FileRef] = field(default_factory=dict)
+    """State name to its file."""
+
+
+# --- Task to driver ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TaskRegistered:
+    """A task is up and its exchange listens at `address`."""
+
+    attempt: AttemptId
+    task: TaskIndex
+    address: str
+    process_id: int
+
+
+@dataclass(frozen=True)
+class TaskRunning:
+    """A task has restored its state and connected its channels."""
+
+    attempt: AttemptId
+    task: TaskIndex
+
+
+@dataclass(frozen=True)
+class SnapshotTaken:
+    """A subtask's part of a checkpoint is durable."""
+
+    attempt: AttemptId
+    checkpoint: CheckpointId
+    subtask: SubtaskId
+    parts: tuple[OperatorPart, ...]
+    duration_ms: int = 0
+
+
+@dataclass(frozen=True)
+class SnapshotDeclined:
+    """A subtask cannot take part in a checkpoint; the stream goes on."""
+
+    attempt: AttemptId
+    checkpoint: CheckpointId
+    subtask: SubtaskId
+    reason: str
+
+
+@dataclass(frozen=True)
+class EpochsCommitted:
+    """A sink subtask has committed everything up to and including the checkpoint."""
+
+    attempt: AttemptId
+    checkpoint: CheckpointId
+    subtask: SubtaskId
+
+
+@dataclass(frozen=True)
+class SubtaskFinished:
+    """A subtask has passed on its last row. It goes on answering barriers."""
+
+    attempt: AttemptId
+    subtask: SubtaskId
+
+
+@dataclass(frozen=True)
+class TaskFailed:
+    """A task met an error that ends the attempt. `fatal`: running again would change nothing."""
+
+    attempt: AttemptId
+    task: TaskIndex
+    error: str
+    code: str
+    fatal: bool
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """A task is alive; how much it has done."""
+
+    attempt: AttemptId
+    task: TaskIndex
+    metrics: Json
+
+
+FromTask: TypeAlias = (
+    "TaskRegistered | TaskRunning | SnapshotTaken | SnapshotDeclined | EpochsCommitted | SubtaskFinished"
+    " | TaskFailed | Heartbeat"
+)
+
+
+# --- Driver to task ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DeployTask:
+    """Every task is up: connect to the others, restore, run."""
+
+    attempt: AttemptId
+    addresses: tuple[str, ...]
+    restore: CheckpointId | None
+
+
+@dataclass(frozen=True)
+class TriggerCheckpoint:
+    """Sources: record your position and send the barrier."""
+
+    attempt: AttemptId
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True)
+class AbortCheckpoint:
+    """The checkpoint will not complete: stop waiting for it and free what it holds."""
+
+    attempt: AttemptId
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True)
+class CheckpointCompleted:
+    """The manifest is published: sinks may commit. The only source of a commit grant besides restoring."""
+
+    attempt: AttemptId
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True)
+class StopTask:
+    """Leave: everything is committed (`cancelled` false), or the attempt is over (`cancelled` true)."""
+
+    attempt: AttemptId
+    cancelled: bool
+
+
+ToTask: TypeAlias = "DeployTask | TriggerCheckpoint | AbortCheckpoint | CheckpointCompleted | StopTask"
+
+
+# --- What the coordinator hears besides task messages -------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AttemptStarted:
+    """All tasks of an attempt run. `next_checkpoint` has never been used before."""
+
+    attempt: AttemptId
+    subtasks: frozenset[SubtaskId]
+    committers: frozenset[SubtaskId]
+    """The subtasks that hold a sink, and so report EpochsCommitted."""
+    next_checkpoint: CheckpointId
+    completed: tuple[CheckpointId, ...]
+    """Checkpoints of the job that are readable now, oldest first; the last one was restored."""
+
+
+@dataclass(frozen=True)
+class AttemptEnded:
+    """The attempt is over, whatever the cause: nothing that it says counts any more."""
+
+    attempt: AttemptId
+
+
+@dataclass(frozen=True)
+class CheckpointRequested:
+    """A user asks for a checkpoint now."""
+
+
+@dataclass(frozen=True)
+class TimePassed:
+    """The clock moved: time-outs and periodic triggers are due."""
+
+
+@dataclass(frozen=True)
+class ManifestPublished:
+    """The manifest is durable and readable: the checkpoint exists."""
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True)
+class ManifestRefused:
+    """The manifest certainly does not exist and will not."""
+
+    checkpoint: CheckpointId
+    reason: str
+
+
+CoordinatorEvent: TypeAlias = (
+    "AttemptStarted | AttemptEnded | CheckpointRequested | TimePassed | ManifestPublished | ManifestRefused"
+    " | SnapshotTaken | SnapshotDeclined | EpochsCommitted | SubtaskFinished"
+)
+
+
+# --- What the coordinator orders ----------------------------------------------------------------------
+
+
+class AbortReason(Enum):
+    """Why a checkpoint did not complete: a closed list."""
+
+    TIMED_OUT = "timed out"
+    DECLINED = "declined by a subtask"
+    SUBSUMED = "a newer checkpoint completed first"
+    MANIFEST_REFUSED = "the manifest could not be written"
+    ATTEMPT_ENDED = "the attempt ended"
+
+
+@dataclass(frozen=True)
+class SendTrigger:
+    """Tell every task to start the checkpoint."""
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True)
+class SendAbort:
+    """Tell every task that the checkpoint is off; free its private files."""
+
+    checkpoint: CheckpointId
+    reason: AbortReason
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class PublishManifest:
+    """Every subtask has acknowledged: make the checkpoint exist, then say ManifestPublished or ManifestRefused."""
+
+    checkpoint: CheckpointId
+    parts: Mapping[SubtaskId, tuple[OperatorPart, ...]]
+
+
+@dataclass(frozen=True)
+class SendCompleted:
+    """Tell every task that the checkpoint exists."""
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True)
+class RetireCheckpoints:
+    """Delete everything older than `oldest_kept`, half-written checkpoints included."""
+
+    oldest_kept: CheckpointId
+
+
+@dataclass(frozen=True)
+class FailAttempt:
+    """The attempt cannot go on."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class FinishJob:
+    """A bounded job has committed its last row."""
+
+
+CoordinatorEffect: TypeAlias = (
+    "SendTrigger | SendAbort | PublishManifest | SendCompleted | RetireCheckpoints | FailAttempt | FinishJob"
+)
