@@ -31,7 +31,7 @@ class SubtaskId(NamedTuple):
     """One parallel instance of a vertex."""
 
     vertex: VertexId
-    index: int
+    index: int  # type: ignore[assignment]  # tuple.index is of no use here
 
     def __str__(self) -> str:
         return f"{self.vertex}.{self.index}"

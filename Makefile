@@ -1,0 +1,67 @@
+# Everything here sets itself up: a virtual environment, the dependencies and, where Spark is needed, Java.
+#   make PYTHON=python3.12 ...   picks the interpreter of a new environment
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+RUN    := $(VENV)/.installed-run
+DEV    := $(VENV)/.installed-dev
+JAVA   := scripts/with-java.sh
+JOBS   ?= 2
+SEEDS  ?= 1000
+CHECK_SEEDS := 300
+
+export PYTHON
+
+.PHONY: help demo test check lint format sim bench clean distclean
+
+help: ## show this
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  \033[36mmake %-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(RUN) ## count words on an embedded Spark, kill a worker in the middle, verify the result
+	$(JAVA) $(BIN)/weir demo
+
+test: $(DEV) lint ## everything that must hold before a merge
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not spark" tests
+	$(BIN)/python -m tests.sim.run --seeds $(CHECK_SEEDS)
+	$(JAVA) $(BIN)/python -m pytest -q -m spark tests
+
+check: $(DEV) lint ## the one-minute inner loop: ruff, mypy, unit and contract tests, 300 simulated seeds
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not spark and not slow" tests/unit tests/contract
+	$(BIN)/python -m tests.sim.run --seeds $(CHECK_SEEDS)
+
+lint: $(DEV) ## ruff and mypy only
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(DEV) ## put the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+sim: $(DEV) ## SEEDS=1000: that many simulated runs; SEED=n: replay one of them with its trace
+	$(BIN)/python -m tests.sim.run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+bench: $(RUN) ## each workload once, one JSON line each
+	for workload in filter keyed-sum keyed-process latency recovery; do \
+	  $(JAVA) $(BIN)/weir bench $$workload --json; \
+	done
+
+clean: ## remove caches and what runs left behind; keeps the environment
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .sim build dist spark-warehouse metastore_db derby.log artifacts
+	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## remove the environment too
+	rm -rf $(VENV)
+
+$(RUN): pyproject.toml scripts/setup.sh
+	scripts/setup.sh run
+	touch $@
+
+$(DEV): pyproject.toml scripts/setup.sh
+	scripts/setup.sh dev
+	touch $(RUN) $@
