@@ -6,10 +6,12 @@ their unit in the name. Never touches files or clocks.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal, TypeAlias
+from numbers import Integral, Real
+from typing import Any, Literal, TypeAlias
 
 from weir.errors import ConfigError
 
@@ -21,8 +23,12 @@ Size: TypeAlias = "str | int"
 
 Mode: TypeAlias = Literal["exactly_once", "at_least_once", "none"]
 
+MAX_PARALLELISM_LIMIT = 32_768
+"""Then every key group fits into an int16. Flink has the same limit."""
+
 _DURATION_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE_BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
+_NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
 
 
 def duration_ms(value: Duration, name: str = "duration") -> int:
@@ -35,10 +41,14 @@ def duration_ms(value: Duration, name: str = "duration") -> int:
         ms = value.total_seconds() * 1_000
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         ms = value * 1_000
-    elif isinstance(value, str) and (match := re.fullmatch(r"\s*([\d.]+)\s*(ms|s|m|h|d)\s*", value)):
+    elif isinstance(value, str) and (match := re.fullmatch(rf"\s*{_NUMBER}\s*(ms|s|m|h|d)\s*", value)):
         ms = float(match[1]) * _DURATION_MS[match[2]]
     else:
-        raise ConfigError(f"{name}: {value!r} is not a duration; write '250ms', '5s', '2m', '1h', a timedelta or seconds")
+        ms = math.nan
+    if not math.isfinite(ms):
+        raise ConfigError(
+            f"{name}: {value!r} is not a duration; write '250ms', '5s', '2m', '1h', a timedelta or seconds"
+        )
     if ms < 0:
         raise ConfigError(f"{name}: {value!r} is negative")
     return round(ms)
@@ -52,9 +62,21 @@ def size_bytes(value: Size, name: str = "size") -> int:
     """
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    if isinstance(value, str) and (match := re.fullmatch(r"\s*([\d.]+)\s*(B|KB|MB|GB|TB)\s*", value.upper())):
+    if isinstance(value, str) and (match := re.fullmatch(rf"\s*{_NUMBER}\s*([KMGT]?B)\s*", value.upper())):
         return round(float(match[1]) * _SIZE_BYTES[match[2]])
     raise ConfigError(f"{name}: {value!r} is not a size; write '64KB', '512MB', '2GB' or a number of bytes")
+
+
+def check_at_least(owner: object, name: str, least: float) -> None:
+    """Refuse a setting that is not a number, or is below `least`; the error names it."""
+    value: Any = getattr(owner, name)
+    setting = f"{type(owner).__name__}.{name}"
+    whole = isinstance(least, int)
+    number = not isinstance(value, bool) and isinstance(value, Integral if whole else Real)
+    if not number:
+        raise ConfigError(f"{setting}: {value!r} is not a {'whole ' if whole else ''}number")
+    if not value >= least:
+        raise ConfigError(f"{setting}: {value} is below {least}")
 
 
 @dataclass(frozen=True)
@@ -86,8 +108,7 @@ class Checkpoints:
         if self.mode not in ("exactly_once", "at_least_once", "none"):
             raise ConfigError(f"Checkpoints.mode: {self.mode!r} is not one of exactly_once, at_least_once, none")
         for name, least in (("max_concurrent", 1), ("tolerable_failures", 0), ("retain", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"Checkpoints.{name}: {getattr(self, name)} is below {least}")
+            check_at_least(self, name, least)
         if self.every is not None and duration_ms(self.every, "Checkpoints.every") < 1:
             raise ConfigError("Checkpoints.every: must be at least 1ms; write None to take checkpoints only on request")
         if self.timeout_ms < 1:
@@ -153,11 +174,12 @@ class Settings:
     """Times that the driver looks again after a storage call with an unknown outcome."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_parallelism <= 32_768:
-            raise ConfigError(f"Settings.max_parallelism: {self.max_parallelism} is outside 1 to 32768")
-        for name in ("batch_rows_max", "channel_batches_max", "snapshot_threads"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"Settings.{name}: {getattr(self, name)} is below 1")
+        for name in ("max_parallelism", "batch_rows_max", "channel_batches_max", "snapshot_threads"):
+            check_at_least(self, name, 1)
+        for name in ("commit_retries_max", "storage_retries_max"):
+            check_at_least(self, name, 0)
+        if self.max_parallelism > MAX_PARALLELISM_LIMIT:
+            raise ConfigError(f"Settings.max_parallelism: {self.max_parallelism} is above {MAX_PARALLELISM_LIMIT}")
         size_bytes(self.batch_bytes_max, "Settings.batch_bytes_max")
         for name in ("buffer_timeout", "heartbeat_interval", "heartbeat_timeout", "launch_timeout", "stop_timeout"):
             duration_ms(getattr(self, name), f"Settings.{name}")
@@ -175,6 +197,10 @@ class FixedDelay:
     attempts: int = 3
     delay: Duration = "1s"
 
+    def __post_init__(self) -> None:
+        check_at_least(self, "attempts", 0)
+        duration_ms(self.delay, "FixedDelay.delay")
+
 
 @dataclass(frozen=True)
 class ExponentialDelay:
@@ -187,6 +213,13 @@ class ExponentialDelay:
     attempts: int | None = 20
     """Failures in a row before the job is given up; None: never."""
 
+    def __post_init__(self) -> None:
+        for name in ("initial", "maximum", "reset_after"):
+            duration_ms(getattr(self, name), f"ExponentialDelay.{name}")
+        check_at_least(self, "multiplier", 1.0)
+        if self.attempts is not None:
+            check_at_least(self, "attempts", 0)
+
 
 @dataclass(frozen=True)
 class FailureRate:
@@ -195,6 +228,11 @@ class FailureRate:
     failures: int = 3
     per: Duration = "5m"
     delay: Duration = "1s"
+
+    def __post_init__(self) -> None:
+        check_at_least(self, "failures", 0)
+        for name in ("per", "delay"):
+            duration_ms(getattr(self, name), f"FailureRate.{name}")
 
 
 Restart: TypeAlias = "NoRestart | FixedDelay | ExponentialDelay | FailureRate"

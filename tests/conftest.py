@@ -1,0 +1,43 @@
+"""What every test may use: marks that follow from where a test lives, and waiting with a deadline.
+
+Everything below tests/spark is marked `spark`, so that `-m "not spark"` needs no Java.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+T = TypeVar("T")
+SPARK_TESTS = Path(__file__).parent / "spark"
+POLL_S = 0.01
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SPARK_TESTS in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture
+def eventually() -> Callable[..., T]:
+    """`eventually(condition, within_s=10.0)` polls until the condition is truthy and returns its value."""
+    return poll
+
+
+def poll(condition: Callable[[], T], within_s: float = 10.0) -> T:
+    """Poll until `condition()` is truthy; fail with its last value when the deadline has passed."""
+    deadline = time.monotonic() + within_s
+    pause = threading.Event()
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            pytest.fail(f"not so within {within_s} s; the last value was {value!r}")
+        pause.wait(POLL_S)
