@@ -1,0 +1,169 @@
+"""From logical nodes to the physical plan: uids, chains, exchanges.
+
+Comes in: logical nodes in topological order and the default parallelism. Goes
+out: a Plan. Pure and deterministic: the same nodes always give the same plan,
+so that a job that is started again finds its state under the same uids.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from weir.errors import PlanError
+from weir.graph.logical import Node, NodeId, check_keys, check_node, duplicate_uid
+from weir.graph.plan import Edge, Exchange, Forward, HashByKey, Plan, PlannedOperator, Rebalance, Vertex
+from weir.ids import EdgeId, Uid, VertexId
+from weir.operators.base import OperatorSpec
+
+
+def plan(
+    nodes: Iterable[Node], *, parallelism: int, max_parallelism: int, ends: Collection[NodeId] | None = None
+) -> Plan:
+    """Lay out the nodes that lead to `ends`, by default to any sink.
+
+    What leads to no end is left out: a stream that nobody writes is not computed.
+    """
+    nodes = tuple(nodes)
+    for node in nodes:
+        check_node(node)
+    if not 1 <= parallelism <= max_parallelism:
+        raise PlanError(f"the job's parallelism is {parallelism}; it must be from 1 to {max_parallelism}")
+    if ends is None:
+        ends = [node.id for node in nodes if node.is_sink]
+        if not ends:
+            raise PlanError("the job has no sink, so nothing would come out: call write(…) or print() on a stream")
+    uids = assign_uids(nodes)
+    kept = _ancestors(nodes, ends)
+    steps = _Steps(parallelism, max_parallelism)
+    for node in nodes:
+        if node.id in kept:
+            steps.add(node, uids[node.id])
+    _check_unique(steps.all)
+    return _chain(steps.all, max_parallelism)
+
+
+def assign_uids(nodes: Sequence[Node]) -> dict[NodeId, Uid]:
+    """The given uids, and for the rest the kind and the position among all operators of that kind.
+
+    Operators with a given uid take a position too: naming one of them does not move the others.
+    """
+    seen: Counter[str] = Counter()
+    uids: dict[NodeId, Uid] = {}
+    for node in nodes:
+        seen[node.kind] += 1
+        uids[node.id] = node.uid or Uid(f"{node.kind}-{seen[node.kind]}")
+    return uids
+
+
+def _ancestors(nodes: Sequence[Node], ends: Collection[NodeId]) -> frozenset[NodeId]:
+    kept = set(ends)
+    for node in reversed(nodes):
+        if node.id in kept:
+            kept.update(i.node for i in node.inputs)
+    return frozenset(kept)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One operator that will run, with its inputs as positions in the list of steps."""
+
+    operator: PlannedOperator
+    parallelism: int
+    inputs: tuple[tuple[int, Exchange], ...]
+    node: Node
+
+
+class _Steps:
+    """Collects the operators that will run, combiners included, in topological order."""
+
+    def __init__(self, parallelism: int, max_parallelism: int) -> None:
+        self.all: list[_Step] = []
+        self._parallelism = parallelism
+        self._max_parallelism = max_parallelism
+        self._of_node: dict[NodeId, int] = {}
+
+    def add(self, node: Node, uid: Uid) -> None:
+        parallelism = node.parallelism or self._parallelism
+        if parallelism > self._max_parallelism:
+            raise PlanError(
+                f"{node}: parallelism is {parallelism}, above max_parallelism {self._max_parallelism}; "
+                "lower it, or raise Settings.max_parallelism before the job has any state"
+            )
+        name = node.name or uid
+        inputs: list[tuple[int, Exchange]] = []
+        for position, wanted in enumerate(node.inputs):
+            source = self._of_node[wanted.node]
+            if isinstance(wanted.exchange, HashByKey):
+                check_keys(wanted.exchange.keys, self.all[source].operator.schema)
+            if node.combine is not None:
+                suffix = "combine" if len(node.inputs) == 1 else f"combine-{position + 1}"
+                operator = self._combine(node.combine, source, uid=Uid(f"{uid}/{suffix}"), name=f"{name}/{suffix}")
+                step = _Step(operator, self.all[source].parallelism, ((source, Forward()),), node)
+                source = self._append(step)
+            inputs.append((source, self._exchange(wanted.exchange, source, parallelism)))
+        operator = PlannedOperator(uid=uid, name=name, spec=node.spec, schema=node.schema)
+        self._of_node[node.id] = self._append(_Step(operator, parallelism, tuple(inputs), node))
+
+    def _combine(self, spec: OperatorSpec, source: int, *, uid: Uid, name: str) -> PlannedOperator:
+        schema = spec.schema([self.all[source].operator.schema])
+        return PlannedOperator(uid=uid, name=name, spec=spec, schema=schema)
+
+    def _exchange(self, wanted: Exchange, source: int, parallelism: int) -> Exchange:
+        if isinstance(wanted, Forward) and self.all[source].parallelism != parallelism:
+            return Rebalance()
+        return wanted
+
+    def _append(self, step: _Step) -> int:
+        self.all.append(step)
+        return len(self.all) - 1
+
+
+def _check_unique(steps: Sequence[_Step]) -> None:
+    owners: dict[Uid, Node] = {}
+    for step in steps:
+        uid = step.operator.uid
+        if uid in owners:
+            raise PlanError(duplicate_uid(uid, owners[uid], step.node))
+        owners[uid] = step.node
+
+
+def _chain(steps: Sequence[_Step], max_parallelism: int) -> Plan:
+    consumers = Counter(source for step in steps for source, _ in step.inputs)
+    chains: dict[int, list[int]] = {}
+    chain_of: dict[int, int] = {}
+    for position, step in enumerate(steps):
+        head = chain_of[step.inputs[0][0]] if _chains_to_input(step, steps, consumers) else position
+        chain_of[position] = head
+        chains.setdefault(head, []).append(position)
+    # A chain's head is older than whatever reads the chain, so the order of heads is topological.
+    heads = sorted(chains, key=lambda head: (bool(steps[head].inputs), head))
+    vertex_of_head = {head: VertexId(i) for i, head in enumerate(heads)}
+    vertices = tuple(
+        Vertex(
+            id=vertex_of_head[head],
+            operators=tuple(steps[position].operator for position in chains[head]),
+            parallelism=steps[head].parallelism,
+        )
+        for head in heads
+    )
+    edges: list[Edge] = []
+    for head in heads:
+        for source, exchange in steps[head].inputs:
+            edge = Edge(
+                id=EdgeId(len(edges)),
+                source=vertex_of_head[chain_of[source]],
+                target=vertex_of_head[head],
+                exchange=exchange,
+                schema=steps[source].operator.schema,
+            )
+            edges.append(edge)
+    return Plan(vertices=vertices, edges=tuple(edges), max_parallelism=max_parallelism)
+
+
+def _chains_to_input(step: _Step, steps: Sequence[_Step], consumers: Mapping[int, int]) -> bool:
+    if len(step.inputs) != 1:
+        return False
+    source, exchange = step.inputs[0]
+    return isinstance(exchange, Forward) and steps[source].parallelism == step.parallelism and consumers[source] == 1
