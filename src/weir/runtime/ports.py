@@ -12,9 +12,9 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from weir.ids import ChannelId
+from weir.ids import AttemptId, ChannelId, TaskIndex
 from weir.snapshot.elements import Marker
-from weir.snapshot.messages import FromTask
+from weir.snapshot.messages import FromTask, ToTask
 
 T = TypeVar("T")
 
@@ -63,6 +63,19 @@ class Control(Protocol):
     """A task's line to the driver."""
 
     def send(self, message: FromTask) -> None: ...
+
+
+class Cluster(Protocol):
+    """Where the driver's attempts run. What happens there comes back to the driver as events."""
+
+    def launch(self, attempt: AttemptId) -> None:
+        """Start the tasks of an attempt; each will register, and the stage's end will be told."""
+
+    def send(self, attempt: AttemptId, task: TaskIndex, message: ToTask) -> None:
+        """Tell a task something; nothing happens when the task is gone."""
+
+    def kill(self, attempt: AttemptId) -> None:
+        """End the attempt's stage by force."""
 
 
 class Storage(Protocol):

@@ -1,0 +1,106 @@
+"""A chain of operators that run as one: each hands its batches straight to the next.
+
+Comes in: batches for the first operator. Goes out: batches of the last one, through
+`emit`. Counts rows and bytes per operator; never touches channels or snapshots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from weir.ids import Uid
+from weir.operators.base import Emit, Operator
+
+
+@dataclass
+class Counters:
+    """What went through one operator."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+    def took(self, batch: pa.RecordBatch) -> None:
+        self.rows_in += batch.num_rows
+        self.bytes_in += batch.nbytes
+
+    def gave(self, batch: pa.RecordBatch) -> None:
+        self.rows_out += batch.num_rows
+        self.bytes_out += batch.nbytes
+
+
+@dataclass
+class Link:
+    """One operator of a chain, with where its output goes."""
+
+    uid: Uid
+    name: str
+    operator: Operator
+    counters: Counters = field(default_factory=Counters)
+    out: Emit = lambda batch: None
+
+    def process(self, batch: pa.RecordBatch) -> None:
+        self.counters.took(batch)
+        self.operator.process(batch, self.out)
+
+
+class Chain:
+    """Operators in a row. `emit` takes what the last one puts out."""
+
+    def __init__(self, links: Sequence[Link], emit: Emit) -> None:
+        self.links = tuple(links)
+        self._emit = emit
+        following = emit
+        for link in reversed(self.links):
+            link.out = _counting(link.counters, following)
+            following = link.process
+        self._first = following
+        self._holding = False
+
+    @property
+    def holding(self) -> bool:
+        """Whether rows went in since the last flush, so that an operator may hold some back."""
+        return self._holding
+
+    def process(self, batch: pa.RecordBatch) -> None:
+        self._holding = True
+        self._first(batch)
+
+    def flush(self) -> None:
+        """Push out what operators hold back, from the first to the last."""
+        if self._holding:
+            self._holding = False
+            for link in self.links:
+                link.operator.flush(link.out)
+
+    def end(self) -> None:
+        """No more rows will come."""
+        self.flush()
+        for index, link in enumerate(self.links):
+            link.operator.end(link.out)
+            for later in self.links[index + 1 :]:
+                later.operator.flush(later.out)
+
+    def close(self) -> None:
+        """Close every operator, also when one of them fails to; the first error is raised at the end."""
+        error: BaseException | None = None
+        for link in self.links:
+            try:
+                link.operator.close()
+            except Exception as caught:
+                error = error or caught
+        if error is not None:
+            raise error
+
+
+def _counting(counters: Counters, following: Emit) -> Emit:
+    def out(batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            counters.gave(batch)
+            following(batch)
+
+    return out

@@ -1,0 +1,166 @@
+"""The job's checkpoint directory: who owns it, which attempt runs, which checkpoints exist.
+
+Comes in: the storage port and the pure decisions of snapshot/. Goes out: claims,
+manifests, deletions. An attempt is claimed in two steps (claim, look, record where it
+starts from), and a driver looks for newer claims after each publication, so of two
+drivers at most one goes on (docs/adr/0005).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from weir.errors import CheckpointError, CorruptCheckpoint, OwnershipError, StorageFull, StorageUnavailable
+from weir.ids import AttemptId, CheckpointId
+from weir.runtime import layout
+from weir.runtime.ports import Storage
+from weir.snapshot.checkpoints import AttemptStart, Listing, PublishedCheckpoint
+from weir.snapshot.manifest import Manifest, decode, encode
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An attempt that is ours, and where it starts from."""
+
+    attempt: AttemptId
+    restore: Manifest | None
+    next_checkpoint: CheckpointId
+    completed: tuple[CheckpointId, ...]
+
+
+class CheckpointStore:
+    """One job's checkpoint directory, as its driver sees it."""
+
+    def __init__(self, storage: Storage, job: str, *, retries_max: int) -> None:
+        self._storage = storage
+        self._job = job
+        self._retries_max = retries_max
+
+    def adopt(self, run: str, resume: bool) -> bool:
+        """Take the directory over for this run, or refuse. True when an earlier run is being resumed."""
+        body = json.dumps({"job": self._job, "run": run}).encode()
+        if self._storage.create(layout.JOB_FILE, body):
+            return False
+        owner = json.loads(self._storage.read(layout.JOB_FILE).to_pybytes())
+        if owner["job"] != self._job:
+            raise OwnershipError(
+                f"the checkpoint directory belongs to job {owner['job']!r}, not {self._job!r}; choose another location"
+            )
+        if owner["run"] == run:
+            return False
+        if resume:
+            return True
+        if layout.FINISHED_FILE not in self._storage.list(""):
+            raise OwnershipError(
+                f"job {self._job!r} has checkpoints of an earlier run here; pass resume=True (weir run --resume) to go "
+                "on from the last of them, or use another name or location, or delete the directory"
+            )
+        self._clear()
+        self._storage.publish(layout.JOB_FILE, body)
+        return False
+
+    def claim(self) -> Claim:
+        """Take the next attempt, then look which checkpoint it starts from, and record that before it runs."""
+        while True:
+            attempt = self._listing().next_attempt
+            if self._storage.create(layout.claim_path(attempt), b"{}"):
+                break
+        listing = self._listing()
+        newest = listing.newest
+        manifest = None if newest is None else self.read(newest)
+        start = json.dumps({"restored_from": newest}).encode()
+        self._storage.publish(layout.start_path(attempt), start)
+        return Claim(attempt, manifest, listing.next_checkpoint, listing.valid)
+
+    def publish(self, manifest: Manifest) -> None:
+        """Make a checkpoint exist. StorageFull: it certainly does not; StorageUnavailable: nobody knows."""
+        path = layout.manifest_path(manifest.checkpoint)
+        data = encode(manifest)
+        for _ in range(self._retries_max):
+            try:
+                self._storage.publish(path, data)
+            except StorageFull:
+                raise
+            except StorageUnavailable:
+                # The write may have happened: look, and only write again when it certainly has not.
+                if not self._is_there(path, data):
+                    continue
+            self._check_newest(manifest.attempt)
+            return
+        raise StorageUnavailable(
+            f"checkpoint {manifest.checkpoint}: its manifest could not be written in {self._retries_max} tries"
+        )
+
+    def read(self, checkpoint: CheckpointId) -> Manifest:
+        """The manifest of a checkpoint that is listed; anything wrong with it is an error that says so."""
+        path = layout.manifest_path(checkpoint)
+        try:
+            manifest = decode(self._storage.read(path).to_pybytes())
+        except CorruptCheckpoint as error:
+            raise CorruptCheckpoint(
+                f"{path}: {error}. Sinks may have committed past any older checkpoint, so Weir does not fall back by "
+                "itself; to start from an older one all the same, delete this directory"
+            ) from error
+        if manifest.job != self._job:
+            raise CheckpointError(f"{path} belongs to job {manifest.job!r}, not {self._job!r}")
+        return manifest
+
+    def discard(self, checkpoint: CheckpointId) -> None:
+        """Free what an aborted checkpoint has written. A mark stays until it is retired: its id is never used again."""
+        directory = layout.checkpoint_directory(checkpoint)
+        self._storage.publish(f"{directory}/{layout.ABORTED}", b"{}")
+        for name in self._storage.list(directory):
+            if name != layout.ABORTED:
+                self._storage.delete(f"{directory}/{name}")
+
+    def retire(self, oldest_kept: CheckpointId) -> None:
+        """Delete every checkpoint before this one, complete or not. The manifest goes first: a half-deleted
+        checkpoint is not one."""
+        for name in self._storage.list(""):
+            checkpoint = layout.checkpoint_of(name)
+            if checkpoint is not None and checkpoint < oldest_kept:
+                self._storage.delete(layout.manifest_path(checkpoint))
+                self._storage.delete(name)
+
+    def finish(self) -> None:
+        """Note that the run has ended and committed everything."""
+        self._storage.publish(layout.FINISHED_FILE, b"{}")
+
+    def _listing(self) -> Listing:
+        directories: list[CheckpointId] = []
+        published: list[PublishedCheckpoint] = []
+        for name in self._storage.list(""):
+            checkpoint = layout.checkpoint_of(name)
+            if checkpoint is None:
+                continue
+            directories.append(checkpoint)
+            if "manifest.json" in self._storage.list(name):
+                published.append(PublishedCheckpoint(checkpoint, self.read(checkpoint).attempt))
+        names = self._storage.list(layout.ATTEMPTS)
+        claimed = [attempt for name in names if (attempt := layout.claimed_attempt(name)) is not None]
+        starts = [self._start(attempt) for name in names if (attempt := layout.started_attempt(name)) is not None]
+        return Listing(tuple(directories), tuple(published), tuple(claimed), tuple(starts))
+
+    def _start(self, attempt: AttemptId) -> AttemptStart:
+        body = json.loads(self._storage.read(layout.start_path(attempt)).to_pybytes())
+        return AttemptStart(attempt, body["restored_from"])
+
+    def _is_there(self, path: str, data: bytes) -> bool:
+        try:
+            return self._storage.read(path).to_pybytes() == data
+        except FileNotFoundError:
+            return False
+
+    def _check_newest(self, attempt: AttemptId) -> None:
+        newer = [a for name in self._storage.list(layout.ATTEMPTS) if (a := layout.claimed_attempt(name)) is not None]
+        if newer and max(newer) > attempt:
+            raise OwnershipError(
+                f"another driver has taken over job {self._job!r} with attempt {max(newer)}; this one (attempt "
+                f"{attempt}) stops and commits nothing more"
+            )
+
+    def _clear(self) -> None:
+        for name in self._storage.list(""):
+            if name != layout.JOB_FILE:
+                self._storage.delete(name)

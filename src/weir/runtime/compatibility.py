@@ -1,0 +1,39 @@
+"""Whether a checkpoint fits the plan that is to restore it.
+
+Comes in: a manifest and a plan. Goes out: nothing, or a CheckpointError that names
+what does not fit and what to do. Pure.
+"""
+
+from __future__ import annotations
+
+from weir.errors import CheckpointError
+from weir.graph.plan import Plan
+from weir.operators.base import OperatorSpec
+from weir.snapshot.manifest import Manifest
+
+
+def check_compatible(manifest: Manifest, plan: Plan) -> None:
+    """State is matched by uid; what no operator claims is an error, never dropped in silence."""
+    if manifest.max_parallelism != plan.max_parallelism:
+        raise CheckpointError(
+            f"checkpoint {manifest.checkpoint} was taken with max_parallelism {manifest.max_parallelism}, the job has "
+            f"{plan.max_parallelism}: keys would land in other key groups. Set Settings.max_parallelism back"
+        )
+    operators = {operator.uid: operator for vertex in plan.vertices for operator in vertex.operators}
+    for uid, snapshot in manifest.operators.items():
+        held = {state for part in snapshot.parts for state in part.files}
+        inline = any(part.inline is not None for part in snapshot.parts)
+        operator = operators.get(uid)
+        if operator is None:
+            if held or inline:
+                raise CheckpointError(
+                    f"checkpoint {manifest.checkpoint} holds state of operator {uid!r}, which is not in the job. Its "
+                    f"operators are {sorted(operators)}. Give the operator its old uid back"
+                )
+            continue
+        known = set(operator.spec.states) if isinstance(operator.spec, OperatorSpec) else set()
+        if unclaimed := held - known:
+            raise CheckpointError(
+                f"checkpoint {manifest.checkpoint} holds state {sorted(unclaimed)} of operator {uid!r} "
+                f"({operator.name}), which now declares {sorted(known)}"
+            )

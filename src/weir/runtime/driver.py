@@ -1,0 +1,402 @@
+"""The driver's loop for one job: attempts, checkpoints, restarts.
+
+Comes in: what tasks say, what becomes of stages, requests of the user, the time.
+Goes out: orders to tasks, launches, manifests. Decides nothing about checkpoints
+or restarts itself (snapshot/coordinator.py, snapshot/restart.py do), touches the
+world only through its ports, and is called by one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from weir.config import JobConfig, duration_ms
+from weir.errors import JobError, OwnershipError, ProtocolViolation, StorageFull
+from weir.graph.plan import Plan
+from weir.ids import AttemptId, CheckpointId, TaskIndex
+from weir.runtime import phases
+from weir.runtime.checkpoint_store import CheckpointStore, Claim
+from weir.runtime.compatibility import check_compatible
+from weir.runtime.phases import Outcome, Phase, Verdict
+from weir.runtime.ports import Background, Clock, Cluster
+from weir.snapshot.coordinator import Coordinator, CoordinatorSettings
+from weir.snapshot.manifest import Manifest, build
+from weir.snapshot.messages import (
+    AbortCheckpoint,
+    AttemptEnded,
+    AttemptStarted,
+    CheckpointCompleted,
+    CheckpointRequested,
+    CoordinatorEffect,
+    CoordinatorEvent,
+    DeployTask,
+    EpochsCommitted,
+    FailAttempt,
+    FinishJob,
+    FromTask,
+    Heartbeat,
+    Json,
+    ManifestPublished,
+    ManifestRefused,
+    PublishManifest,
+    RetireCheckpoints,
+    SendAbort,
+    SendCompleted,
+    SendTrigger,
+    SnapshotDeclined,
+    SnapshotTaken,
+    StopTask,
+    SubtaskFinished,
+    TaskFailed,
+    TaskRegistered,
+    TaskRunning,
+    TimePassed,
+    ToTask,
+    TriggerCheckpoint,
+)
+from weir.snapshot.restart import RestartAfter, RestartDecider
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something that a person who watches the job would like to know."""
+
+    kind: str
+    detail: dict[str, Any]
+
+
+class Driver:
+    """One job, from its first attempt to its end."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        plan: Plan,
+        *,
+        run: str,
+        clock: Clock,
+        background: Background,
+        cluster: Cluster,
+        store: CheckpointStore,
+        settings: CoordinatorSettings,
+        notify: Callable[[Notice], None] = lambda notice: None,
+    ) -> None:
+        self._config = config
+        self._plan = plan
+        self._run = run
+        self._clock = clock
+        self._background = background
+        self._cluster = cluster
+        self._store = store
+        self._notify = notify
+        self._coordinator = Coordinator(settings)
+        self._decider = RestartDecider.from_config(config.restart)
+        self._tasks = [TaskIndex(i) for i in range(plan.parallelism)]
+        self._next_checkpoint = CheckpointId(1)
+        self._failed_ms: float | None = None
+        self._metrics: dict[TaskIndex, Json] = {}
+        self.restarts = 0
+        self.phase: Phase = phases.Created()
+
+    # --- What comes in -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take the checkpoint directory over, then begin the first attempt."""
+        self.phase = phases.Claiming()
+        self._background.run(lambda: self._store.adopt(self._run, self._config.resume), self._adopted)
+
+    def hear(self, message: FromTask) -> None:
+        """A task says something. Nothing that an old attempt says counts."""
+        if message.attempt != self.attempt:
+            return
+        if isinstance(message, TaskRegistered):
+            self._registered(message)
+        elif isinstance(message, TaskRunning):
+            self._runs(message.task)
+        elif isinstance(message, Heartbeat):
+            self._metrics[message.task] = message.metrics
+            if isinstance(self.phase, phases.Running):
+                self.phase.heard_ms[message.task] = self._clock.now_ms()
+        elif isinstance(message, TaskFailed):
+            self._fail(message.error, fatal=message.fatal)
+        elif isinstance(message, SnapshotTaken | SnapshotDeclined | EpochsCommitted | SubtaskFinished):
+            if isinstance(self.phase, phases.Running):
+                self._coordinate(message)
+        else:
+            raise ProtocolViolation(f"driver: unexpected {message!r}")
+
+    def task_lost(self, attempt: AttemptId, task: TaskIndex, reason: str) -> None:
+        """The line to a task broke."""
+        if attempt == self.attempt:
+            self._fail(f"task {task} was lost: {reason}")
+
+    def stage_ended(self, attempt: AttemptId, error: str | None, *, fatal: bool = False) -> None:
+        """Spark says that the attempt's stage is over."""
+        if attempt != self.attempt:
+            return
+        if not isinstance(self.phase, phases.Stopping):
+            self._fail(error or "the stage ended before the job did", fatal=fatal, stage_runs=False)
+        elif not self.phase.ended:
+            self._conclude(self.phase.verdict)
+
+    def tick(self) -> None:
+        """Time has passed: look after deadlines, heartbeats, checkpoints."""
+        now_ms = self._clock.now_ms()
+        phase = self.phase
+        if isinstance(phase, phases.Waiting) and now_ms >= phase.until_ms:
+            self._claim()
+        elif isinstance(phase, phases.Launching | phases.Deploying) and now_ms >= phase.deadline_ms:
+            self._fail(phase.late_message(len(self._tasks)))
+        elif isinstance(phase, phases.Stopping):
+            self._hurry(phase, now_ms)
+        elif isinstance(phase, phases.Running):
+            self._check_heartbeats(phase, now_ms)
+            if isinstance(self.phase, phases.Running):
+                self._coordinate(TimePassed())
+
+    def next_due_ms(self) -> float | None:
+        """When `tick` is wanted next."""
+        due = self.phase.due_ms
+        if isinstance(self.phase, phases.Running):
+            oldest = min(self.phase.heard_ms.values(), default=self._clock.now_ms())
+            due = oldest + self._ms(self._config.settings.heartbeat_timeout)
+            checkpoint = self._coordinator.next_due_ms()
+            due = due if checkpoint is None else min(due, checkpoint)
+        return due
+
+    def cancel(self) -> None:
+        """The user wants the job to end now."""
+        if isinstance(self.phase, phases.Ended):
+            return
+        if not isinstance(self.phase, phases.Stopping):
+            self._stop(Verdict(Outcome.CANCELLED))
+        elif self.phase.verdict.outcome is Outcome.RESTART:
+            self.phase = replace(self.phase, verdict=Verdict(Outcome.CANCELLED))
+
+    def request_checkpoint(self) -> None:
+        """The user wants a checkpoint now."""
+        if not isinstance(self.phase, phases.Running):
+            raise JobError(f"job {self._config.name!r} is {self.status}, so it cannot take a checkpoint now")
+        self._coordinate(CheckpointRequested())
+
+    # --- What can be asked ---------------------------------------------------------------------------
+
+    @property
+    def attempt(self) -> AttemptId | None:
+        return self.phase.attempt
+
+    @property
+    def status(self) -> str:
+        return self.phase.status
+
+    @property
+    def history(self) -> list[Any]:
+        """Records of the latest checkpoints, oldest first."""
+        return list(self._coordinator.history)
+
+    @property
+    def metrics(self) -> dict[TaskIndex, Json]:
+        """The latest that each task has told."""
+        return dict(self._metrics)
+
+    # --- The life of an attempt -------------------------------------------------------------------------
+
+    def _adopted(self, result: bool | BaseException) -> None:
+        if not isinstance(self.phase, phases.Claiming):
+            return
+        if isinstance(result, BaseException):
+            self._fail(str(result), fatal=isinstance(result, JobError), stage_runs=False)
+            return
+        self._claim()
+
+    def _claim(self) -> None:
+        self.phase = phases.Claiming()
+        self._background.run(self._claim_and_check, self._claimed)
+
+    def _claim_and_check(self) -> Claim:
+        claim = self._store.claim()
+        if claim.restore is not None:
+            check_compatible(claim.restore, self._plan)
+        return claim
+
+    def _claimed(self, result: Claim | BaseException) -> None:
+        if not isinstance(self.phase, phases.Claiming):
+            return
+        if isinstance(result, BaseException):
+            self._fail(f"{type(result).__name__}: {result}", fatal=isinstance(result, JobError), stage_runs=False)
+            return
+        # Our own count may be ahead of what storage shows: an id that was given out is never given out again.
+        claim = replace(result, next_checkpoint=CheckpointId(max(result.next_checkpoint, self._next_checkpoint)))
+        self.phase = phases.Launching(claim, {}, self._deadline(self._config.settings.launch_timeout))
+        self._metrics = {}
+        self._cluster.launch(claim.attempt)
+
+    def _registered(self, message: TaskRegistered) -> None:
+        if not isinstance(self.phase, phases.Launching):
+            return
+        self.phase.addresses[message.task] = message.address
+        if len(self.phase.addresses) < len(self._tasks):
+            return
+        claim = self.phase.claim
+        addresses = tuple(self.phase.addresses[task] for task in self._tasks)
+        self.phase = phases.Deploying(claim, set(), self._deadline(self._config.settings.launch_timeout))
+        self._broadcast(DeployTask(claim.attempt, addresses, claim.restore.checkpoint if claim.restore else None))
+
+    def _runs(self, task: TaskIndex) -> None:
+        if not isinstance(self.phase, phases.Deploying):
+            return
+        self.phase.running.add(task)
+        if len(self.phase.running) < len(self._tasks):
+            return
+        claim = self.phase.claim
+        now_ms = self._clock.now_ms()
+        self.phase = phases.Running(claim, dict.fromkeys(self._tasks, now_ms))
+        self._say(
+            "attempt_running",
+            restored=claim.restore.checkpoint if claim.restore else None,
+            recovery_ms=None if self._failed_ms is None else round(now_ms - self._failed_ms),
+        )
+        self._coordinate(
+            AttemptStarted(
+                claim.attempt, self._plan.subtasks, self._plan.committers, claim.next_checkpoint, claim.completed
+            )
+        )
+
+    def _check_heartbeats(self, phase: phases.Running, now_ms: float) -> None:
+        timeout_ms = self._ms(self._config.settings.heartbeat_timeout)
+        for task, heard_ms in phase.heard_ms.items():
+            if now_ms - heard_ms >= timeout_ms:
+                self._fail(f"task {task} was silent for {round(now_ms - heard_ms)} ms")
+                return
+
+    def _fail(self, error: str, *, fatal: bool = False, stage_runs: bool = True) -> None:
+        if isinstance(self.phase, phases.Stopping | phases.Ended):
+            return
+        now_ms = self._clock.now_ms()
+        self._failed_ms = now_ms
+        verdict = Verdict(Outcome.FAILED, error)
+        if not fatal:
+            decision = self._decider.failed(now_ms)
+            if isinstance(decision, RestartAfter):
+                verdict = Verdict(Outcome.RESTART, error, now_ms + decision.delay_ms)
+            else:
+                verdict = Verdict(Outcome.FAILED, f"{error}\n(no restart: {decision.reason})")
+        self._say("attempt_failed", error=error, restarts=verdict.outcome is Outcome.RESTART)
+        self._stop(verdict, stage_runs=stage_runs)
+
+    def _stop(self, verdict: Verdict, *, stage_runs: bool = True) -> None:
+        """Leave the attempt, if there is one, for the verdict."""
+        attempt = self.attempt
+        if attempt is None:
+            self._conclude(verdict)
+            return
+        if isinstance(self.phase, phases.Running) and verdict.outcome is not Outcome.FINISHED:
+            self._coordinate(AttemptEnded(attempt))
+        self._next_checkpoint = CheckpointId(max(self._next_checkpoint, self._coordinator.next_checkpoint))
+        if not stage_runs:
+            self._conclude(verdict)
+            return
+        self._broadcast(StopTask(attempt, cancelled=verdict.outcome is not Outcome.FINISHED))
+        now_ms, patience_ms = self._clock.now_ms(), self._ms(self._config.settings.stop_timeout)
+        self.phase = phases.Stopping(attempt, verdict, now_ms + patience_ms, now_ms + 2 * patience_ms)
+
+    def _hurry(self, phase: phases.Stopping, now_ms: float) -> None:
+        if not phase.killed and now_ms >= phase.kill_ms:
+            self.phase = replace(phase, killed=True)
+            self._cluster.kill(phase.attempt_left)
+        elif phase.killed and not phase.ended and now_ms >= phase.leave_ms:
+            # The old tasks are fenced: whatever they still do does not count. Go on without them.
+            self._conclude(phase.verdict)
+
+    def _conclude(self, verdict: Verdict) -> None:
+        if verdict.outcome is Outcome.RESTART:
+            self.restarts += 1
+            self.phase = phases.Waiting(verdict.until_ms)
+        elif verdict.outcome is Outcome.FINISHED:
+            if isinstance(self.phase, phases.Stopping):
+                self.phase = replace(self.phase, ended=True)
+            self._background.run(self._store.finish, lambda result: self._end(verdict))
+        else:
+            self._end(verdict)
+
+    def _end(self, verdict: Verdict) -> None:
+        self.phase = phases.Ended(verdict.outcome, verdict.error)
+        self._say("ended", outcome=verdict.outcome.value, error=verdict.error)
+
+    # --- Checkpoints ---------------------------------------------------------------------------------------
+
+    def _coordinate(self, event: CoordinatorEvent) -> None:
+        for effect in self._coordinator.handle(event, self._clock.now_ms()):
+            self._perform(effect)
+
+    def _perform(self, effect: CoordinatorEffect) -> None:
+        attempt = self.attempt
+        if attempt is None:
+            raise ProtocolViolation(f"driver: {effect!r} without an attempt")
+        if isinstance(effect, SendTrigger):
+            self._broadcast(TriggerCheckpoint(attempt, effect.checkpoint))
+        elif isinstance(effect, SendAbort):
+            self._broadcast(AbortCheckpoint(attempt, effect.checkpoint))
+            self._background.run(lambda: self._store.discard(effect.checkpoint), _ignore)
+            self._say("checkpoint_aborted", id=effect.checkpoint, reason=effect.reason.value, detail=effect.detail)
+        elif isinstance(effect, PublishManifest):
+            manifest = self._manifest(attempt, effect)
+            self._background.run(
+                lambda: self._store.publish(manifest), lambda result: self._published(manifest, result)
+            )
+        elif isinstance(effect, SendCompleted):
+            self._broadcast(CheckpointCompleted(attempt, effect.checkpoint))
+            self._say("checkpoint_completed", id=effect.checkpoint)
+        elif isinstance(effect, RetireCheckpoints):
+            self._background.run(lambda: self._store.retire(effect.oldest_kept), _ignore)
+        elif isinstance(effect, FailAttempt):
+            self._fail(effect.reason)
+        elif isinstance(effect, FinishJob):
+            self._stop(Verdict(Outcome.FINISHED))
+        else:
+            raise ProtocolViolation(f"driver: unknown effect {effect!r}")
+
+    def _manifest(self, attempt: AttemptId, effect: PublishManifest) -> Manifest:
+        return build(
+            job=self._config.name,
+            checkpoint=effect.checkpoint,
+            attempt=attempt,
+            max_parallelism=self._plan.max_parallelism,
+            created_ms=self._clock.now_ms(),
+            parts=effect.parts,
+            parallelism={vertex.id: vertex.parallelism for vertex in self._plan.vertices},
+        )
+
+    def _published(self, manifest: Manifest, result: None | BaseException) -> None:
+        if not isinstance(self.phase, phases.Running) or manifest.attempt != self.attempt:
+            return  # The next claim looks at what is there.
+        if result is None:
+            self._coordinate(ManifestPublished(manifest.checkpoint))
+        elif isinstance(result, StorageFull):
+            self._coordinate(ManifestRefused(manifest.checkpoint, str(result)))
+        elif isinstance(result, OwnershipError):
+            self._fail(str(result), fatal=True)
+        else:
+            # Whether the checkpoint exists is not known: neither commit nor abort it. Restarting looks again.
+            self._fail(f"{type(result).__name__}: {result}")
+
+    # --- Small things ----------------------------------------------------------------------------------------
+
+    def _broadcast(self, message: ToTask) -> None:
+        for task in self._tasks:
+            self._cluster.send(message.attempt, task, message)
+
+    def _deadline(self, patience: Any) -> float:
+        return self._clock.now_ms() + self._ms(patience)
+
+    def _ms(self, duration: Any) -> int:
+        return duration_ms(duration)
+
+    def _say(self, kind: str, **detail: Any) -> None:
+        self._notify(Notice(kind, {"attempt": self.attempt, **detail}))
+
+
+def _ignore(result: object) -> None:
+    """Clean-up that failed is tried again with the next checkpoint."""

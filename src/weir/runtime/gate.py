@@ -1,0 +1,97 @@
+"""The output side of a subtask: routes batches to channels and waits for room.
+
+Comes in: batches and markers, in order. Goes out: elements on channels, in the
+same order on each. What a full channel does not take yet waits here; the subtask
+does not run again until nothing waits, so this holds one step's output at most.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from weir.errors import ProtocolViolation
+from weir.graph.plan import Broadcast, Edge, Forward, HashByKey, Plan, Rebalance
+from weir.ids import SubtaskId
+from weir.runtime.ports import Element, OutChannel, Transport
+from weir.snapshot.elements import Marker
+from weir.state.hashing import split_by_owner
+
+Route = Callable[[pa.RecordBatch], Sequence[tuple[int, pa.RecordBatch]]]
+"""Which part of a batch goes to which target."""
+
+
+class _Lane:
+    """One output channel and what waits for it."""
+
+    def __init__(self, channel: OutChannel) -> None:
+        self._channel = channel
+        self.waiting: deque[Element] = deque()
+
+    def push(self, element: Element) -> None:
+        if self.waiting or not self._channel.offer(element):
+            self.waiting.append(element)
+
+    def drain(self) -> bool:
+        while self.waiting and self._channel.offer(self.waiting[0]):
+            self.waiting.popleft()
+        return not self.waiting
+
+
+class Gate:
+    """All outputs of one subtask."""
+
+    def __init__(self, plan: Plan, subtask: SubtaskId, transport: Transport) -> None:
+        self._outputs: list[tuple[Route, list[_Lane]]] = []
+        for edge in plan.out_edges(subtask.vertex):
+            lanes = [_Lane(transport.out(channel)) for channel in plan.out_channels(edge, subtask.index)]
+            self._outputs.append((_route(edge, subtask.index, len(lanes), plan.max_parallelism), lanes))
+        self._lanes = [lane for _, lanes in self._outputs for lane in lanes]
+        self._full = False
+
+    def emit(self, batch: pa.RecordBatch) -> None:
+        """Route a batch on every edge."""
+        for route, lanes in self._outputs:
+            for target, part in route(batch):
+                lanes[target].push(part)
+
+    def mark(self, marker: Marker) -> None:
+        """Send a marker behind everything that was emitted, on every channel."""
+        for lane in self._lanes:
+            lane.push(marker)
+
+    def drain(self) -> bool:
+        """Offer what waits once more; True when nothing waits any longer."""
+        drained = True
+        for lane in self._lanes:
+            if lane.waiting and not lane.drain():
+                drained = False
+        return drained
+
+
+def _route(edge: Edge, index: int, targets: int, max_parallelism: int) -> Route:
+    exchange = edge.exchange
+    if isinstance(exchange, Forward) or targets == 1:
+        return lambda batch: ((0, batch),)
+    if isinstance(exchange, HashByKey):
+        keys = exchange.keys
+        return lambda batch: split_by_owner(batch, keys, targets, max_parallelism)
+    if isinstance(exchange, Broadcast):
+        return lambda batch: [(target, batch) for target in range(targets)]
+    if isinstance(exchange, Rebalance):
+        return _in_turn(index, targets)
+    raise ProtocolViolation(f"edge {edge.id}: unknown exchange {exchange!r}")
+
+
+def _in_turn(index: int, targets: int) -> Route:
+    # Each sender starts at another target, so that few large batches still spread over all of them.
+    following = index % targets
+
+    def route(batch: pa.RecordBatch) -> Sequence[tuple[int, pa.RecordBatch]]:
+        nonlocal following
+        target, following = following, (following + 1) % targets
+        return ((target, batch),)
+
+    return route

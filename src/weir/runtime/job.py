@@ -1,0 +1,218 @@
+"""A submitted job: the driver's loop on a thread of its own, and the handle that users hold.
+
+Comes in: requests from any thread. Goes out: answers given on the driver's thread, so
+that nothing changes while they are put together.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from weir.config import Checkpoints, JobConfig
+from weir.errors import JobError, JobFailed
+from weir.graph.plan import Plan
+from weir.operators.sink import Sink
+from weir.runtime import phases
+from weir.runtime.checkpoint_store import CheckpointStore
+from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
+from weir.runtime.driver import Driver, Notice
+from weir.runtime.metrics import operator_metrics
+from weir.runtime.phases import Outcome
+from weir.runtime.ports import Storage
+from weir.runtime.spark_cluster import SparkCluster
+from weir.snapshot.coordinator import CheckpointRecord, CoordinatorSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+NOTICES_MAX = 1_000
+"""Notices that a job keeps for people to read."""
+
+LOOP_WAIT_MAX_MS = 1_000.0
+ASK_POLL_S = 0.1
+
+
+class Job:
+    """A job that was submitted; may be used from any thread."""
+
+    def __init__(
+        self, plan: Plan, config: JobConfig, *, session: SparkSession, storage: Storage, storage_uri: str | None
+    ) -> None:
+        self.name = config.name
+        self._plan = plan
+        self._mailbox = Mailbox()
+        self._ended = threading.Event()
+        self._notices: deque[Notice] = deque(maxlen=NOTICES_MAX)
+        self._listeners: list[Callable[[Notice], None]] = []
+        self._requests: deque[Future[int]] = deque()
+        self._crash: BaseException | None = None
+        clock = SystemClock()
+        self._clock = clock
+        self._background = ThreadBackground(config.settings.snapshot_threads, self._mailbox)
+        self._cluster = SparkCluster(
+            plan, config, session=session, storage=storage, storage_uri=storage_uri, mailbox=self._mailbox
+        )
+        self._driver = Driver(
+            config,
+            plan,
+            run=uuid.uuid4().hex,
+            clock=clock,
+            background=self._background,
+            cluster=self._cluster,
+            store=CheckpointStore(storage, config.name, retries_max=config.settings.storage_retries_max),
+            settings=_coordinator_settings(config.checkpoints),
+            notify=self._noticed,
+        )
+        self._cluster.driver = self._driver
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name=f"weir-driver-{self.name}", daemon=True).start()
+
+    @property
+    def status(self) -> str:
+        """created, starting, running, restarting, stopping; and at last finished, failed or cancelled."""
+        return self._driver.status if self._crash is None else Outcome.FAILED.value
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why the job failed, once it has."""
+        if self._crash is not None:
+            return self._crash
+        phase = self._driver.phase
+        if isinstance(phase, phases.Ended) and phase.outcome is Outcome.FAILED:
+            return JobFailed(f"job {self.name!r} failed: {phase.error}")
+        return None
+
+    def wait(self, timeout: float | None = None) -> str:
+        """Wait until the job has ended, or for `timeout` seconds. Raises JobFailed when it has failed."""
+        if self._ended.wait(timeout) and (error := self.error) is not None:
+            raise error
+        return self.status
+
+    def cancel(self) -> None:
+        """End the job without committing what is not yet committed; returns when its tasks are gone."""
+        self._mailbox.post(self._driver.cancel)
+        self._ended.wait()
+
+    def trigger_checkpoint(self, timeout: float | None = 60.0) -> int:
+        """Take a checkpoint now; its id once it is complete."""
+        future: Future[int] = Future()
+        self._ask(lambda: self._request(future))
+        return future.result(timeout)
+
+    def checkpoints(self) -> list[CheckpointRecord]:
+        """The completed checkpoints among the latest, oldest first."""
+        return [record for record in self.checkpoint_history() if record.completed]
+
+    def checkpoint_history(self) -> list[CheckpointRecord]:
+        """The latest checkpoints, whatever became of them, oldest first."""
+        return self._ask(lambda: self._driver.history)
+
+    def metrics(self) -> Mapping[str, Any]:
+        """Rows, bytes and backpressure per operator; restarts; checkpoints."""
+        return self._ask(self._metrics)
+
+    @property
+    def notices(self) -> list[Notice]:
+        """What happened so far: attempts, failures, checkpoints."""
+        return list(self._notices)
+
+    def listen(self, listener: Callable[[Notice], None]) -> None:
+        """Be told of what happens; called on the driver's own thread, so be quick."""
+        self._listeners.append(listener)
+
+    @property
+    def process_ids(self) -> list[int]:
+        """The Python processes of the current attempt's tasks, by task."""
+        return self._ask(lambda: self._cluster.process_ids)
+
+    # --- The driver's own thread -----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._driver.start()
+            while not isinstance(self._driver.phase, phases.Ended):
+                due_ms = self._driver.next_due_ms()
+                wait_ms = LOOP_WAIT_MAX_MS if due_ms is None else due_ms - self._clock.now_ms()
+                self._mailbox.wait(max(0.0, min(wait_ms, LOOP_WAIT_MAX_MS)))
+                self._mailbox.drain()
+                self._driver.tick()
+            if self._driver.phase.outcome is Outcome.FINISHED:
+                for vertex in self._plan.vertices:
+                    if isinstance(sink := vertex.operators[-1].spec, Sink):
+                        sink.finish()
+        except BaseException as error:
+            self._crash = error
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        try:
+            self._background.close()
+            self._cluster.close()
+        finally:
+            self._ended.set()
+            self._mailbox.drain()
+            for request in self._requests:
+                request.set_exception(JobError(f"job {self.name!r} has ended"))
+
+    def _noticed(self, notice: Notice) -> None:
+        self._notices.append(notice)
+        if notice.kind == "checkpoint_completed":
+            while self._requests:
+                self._requests.popleft().set_result(notice.detail["id"])
+        elif notice.kind in ("attempt_failed", "checkpoint_aborted"):
+            while self._requests:
+                self._requests.popleft().set_exception(JobError(f"the checkpoint did not complete: {notice.detail}"))
+        for listener in self._listeners:
+            listener(notice)
+
+    def _request(self, future: Future[int]) -> None:
+        self._driver.request_checkpoint()
+        self._requests.append(future)
+
+    def _metrics(self) -> dict[str, Any]:
+        return {
+            "status": self.status,
+            "attempt": self._driver.attempt,
+            "restarts": self._driver.restarts,
+            "operators": operator_metrics(self._driver.metrics.values()),
+            "checkpoints": self._driver.history,
+        }
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        """Ask on the driver's thread, so that nothing changes meanwhile; after the end, right here."""
+        future: Future[T] = Future()
+
+        def answer() -> None:
+            try:
+                future.set_result(question())
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._mailbox.post(answer)
+        while not self._ended.is_set():
+            wait([future], timeout=ASK_POLL_S)
+            if future.done():
+                return future.result()
+        self._mailbox.drain()
+        return future.result()
+
+
+def _coordinator_settings(checkpoints: Checkpoints | None) -> CoordinatorSettings:
+    checkpoints = checkpoints or Checkpoints(every=None)
+    return CoordinatorSettings(
+        interval_ms=checkpoints.interval_ms,
+        timeout_ms=checkpoints.timeout_ms,
+        min_pause_ms=checkpoints.min_pause_ms,
+        max_concurrent=checkpoints.max_concurrent,
+        tolerable_failures=checkpoints.tolerable_failures,
+        retain=checkpoints.retain,
+    )

@@ -1,0 +1,63 @@
+"""From a plan to a running job: everything is checked before Spark is asked for slots.
+
+Comes in: a plan, its settings and perhaps a Spark session. Goes out: a Job, started.
+Errors name the operator or the setting, what was found and what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from weir.config import JobConfig
+from weir.errors import ConfigError
+from weir.graph.plan import Plan
+from weir.operators.sink import Sink
+from weir.operators.source import Source
+from weir.runtime.job import Job
+from weir.runtime.ports import Storage
+from weir.runtime.spark import check_slots, embedded_session
+from weir.runtime.storage import MemoryStorage, check_writable, open_storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MEMORY_WITHOUT_CHECKPOINTS_BYTES = 1 << 28
+"""Room for the final checkpoint of a job that has no checkpoint settings."""
+
+_JOB_NAME = re.compile(r"[\w.\- ]{1,100}")
+
+
+def submit(plan: Plan, config: JobConfig, session: SparkSession | None = None) -> Job:
+    """Check the job, start it, and hand back its handle at once."""
+    if not _JOB_NAME.fullmatch(config.name):
+        raise ConfigError(f"job name {config.name!r}: use 1 to 100 letters, digits, spaces, '.', '-' or '_'")
+    storage, storage_uri = _storage(config)
+    _validate(plan, config)
+    session = session or embedded_session(plan.parallelism, config.name)
+    check_slots(session, plan.parallelism)
+    job = Job(plan, config, session=session, storage=storage, storage_uri=storage_uri)
+    job.start()
+    return job
+
+
+def _storage(config: JobConfig) -> tuple[Storage, str | None]:
+    checkpoints = config.checkpoints
+    if checkpoints is None or checkpoints.to is None:
+        if config.resume:
+            raise ConfigError("resume needs checkpoints in storage; set Checkpoints(to=...) to a directory or URI")
+        limit = checkpoints.memory_limit_bytes if checkpoints else MEMORY_WITHOUT_CHECKPOINTS_BYTES
+        return MemoryStorage(limit), None
+    uri = f"{checkpoints.to.rstrip('/')}/{config.name}"
+    storage = open_storage(uri)
+    check_writable(storage, f"the checkpoint location {uri}")
+    return storage, uri
+
+
+def _validate(plan: Plan, config: JobConfig) -> None:
+    for vertex in plan.vertices:
+        for operator in vertex.operators:
+            if isinstance(operator.spec, Source):
+                operator.spec.validate(operator.name)
+            elif isinstance(operator.spec, Sink):
+                operator.spec.validate(config.name, operator.name, config.resume)

@@ -1,0 +1,69 @@
+"""Where things lie in a job's checkpoint directory.
+
+    job.json                       whose directory this is
+    finished.json                  the run has ended and committed everything
+    attempts/0000000003.claim      attempt 3 has been taken by a driver
+    attempts/0000000003.json       … and starts from this checkpoint
+    chk-0000000012/a3-UID-0-STATE.arrow
+    chk-0000000012/manifest.json   only with this is it a checkpoint
+    chk-0000000011/aborted         given up; kept until it is retired, so that its id is not used again
+
+Every name of a state file carries the attempt, so an old attempt's late upload
+never replaces a file of a newer one. Pure functions of names.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+from weir.ids import AttemptId, CheckpointId, Uid
+
+JOB_FILE = "job.json"
+FINISHED_FILE = "finished.json"
+ATTEMPTS = "attempts"
+ABORTED = "aborted"
+_CHECKPOINT = re.compile(r"chk-(\d{10,})")
+_CLAIM = re.compile(r"(\d{10,})\.claim")
+_START = re.compile(r"(\d{10,})\.json")
+
+
+def checkpoint_directory(checkpoint: CheckpointId) -> str:
+    return f"chk-{checkpoint:010d}"
+
+
+def manifest_path(checkpoint: CheckpointId) -> str:
+    return f"{checkpoint_directory(checkpoint)}/manifest.json"
+
+
+def state_path(checkpoint: CheckpointId, attempt: AttemptId, uid: Uid, index: int, state: str) -> str:
+    name = f"a{attempt}-{quote(uid, safe='')}-{index}-{quote(state, safe='')}.arrow"
+    return f"{checkpoint_directory(checkpoint)}/{name}"
+
+
+def claim_path(attempt: AttemptId) -> str:
+    return f"{ATTEMPTS}/{attempt:010d}.claim"
+
+
+def start_path(attempt: AttemptId) -> str:
+    return f"{ATTEMPTS}/{attempt:010d}.json"
+
+
+def checkpoint_of(name: str) -> CheckpointId | None:
+    """The checkpoint that a directory name stands for.
+
+    >>> checkpoint_of("chk-0000000012"), checkpoint_of("attempts")
+    (12, None)
+    """
+    match = _CHECKPOINT.fullmatch(name)
+    return CheckpointId(int(match[1])) if match else None
+
+
+def claimed_attempt(name: str) -> AttemptId | None:
+    match = _CLAIM.fullmatch(name)
+    return AttemptId(int(match[1])) if match else None
+
+
+def started_attempt(name: str) -> AttemptId | None:
+    match = _START.fullmatch(name)
+    return AttemptId(int(match[1])) if match else None

@@ -1,0 +1,40 @@
+"""What tasks tell with their heartbeats, added up for people.
+
+Comes in: the latest metrics of every task. Goes out: one mapping per operator with
+its rows, bytes and backpressure. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from weir.snapshot.messages import Json
+
+COUNTERS = ("rows_in", "rows_out", "bytes_in", "bytes_out")
+
+
+def operator_metrics(tasks: Iterable[Json]) -> list[dict[str, Any]]:
+    """Counters summed over subtasks; backpressure is the share of time that subtasks waited for a full output."""
+    totals: dict[str, dict[str, Any]] = {}
+    spent: dict[str, dict[str, float]] = {}
+    for task in tasks:
+        for subtask in task["subtasks"]:
+            for operator in subtask["operators"]:
+                uid = operator["uid"]
+                total = totals.setdefault(uid, {"uid": uid, "name": operator["name"], "vertex": subtask["vertex"]})
+                for counter in COUNTERS:
+                    total[counter] = total.get(counter, 0) + operator[counter]
+                _add(spent.setdefault(uid, {}), subtask["spent_ms"])
+                if subtask["lag"] is not None and operator is subtask["operators"][0]:
+                    total.setdefault("lag", []).append(subtask["lag"])
+    for uid, total in totals.items():
+        whole = sum(spent[uid].values())
+        total["busy"] = round(spent[uid].get("busy", 0.0) / whole, 3) if whole else 0.0
+        total["backpressure"] = round(spent[uid].get("blocked", 0.0) / whole, 3) if whole else 0.0
+    return sorted(totals.values(), key=lambda total: total["vertex"])
+
+
+def _add(into: dict[str, float], more: Mapping[str, float]) -> None:
+    for key, value in more.items():
+        into[key] = into.get(key, 0.0) + value

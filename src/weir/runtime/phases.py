@@ -1,0 +1,170 @@
+"""The phases of a job's driver: each holds only what is valid then.
+
+    Created → Claiming → Launching → Deploying → Running → Stopping → Ended
+                  ▲                                            │
+                  └───────────────── Waiting ◀─────────────────┘
+
+Plain data; driver.py moves between them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar, TypeAlias
+
+from weir.ids import AttemptId, TaskIndex
+from weir.runtime.checkpoint_store import Claim
+
+
+class Outcome(Enum):
+    """What becomes of a job when its attempt is over."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    RESTART = "restarting"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why an attempt is left, and what follows."""
+
+    outcome: Outcome
+    error: str | None = None
+    until_ms: float = 0.0
+    """With RESTART: when the next attempt may begin."""
+
+
+class _Phase:
+    status: ClassVar[str]
+
+    @property
+    def attempt(self) -> AttemptId | None:
+        return None
+
+    @property
+    def due_ms(self) -> float | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Created(_Phase):
+    """Nothing has happened yet."""
+
+    status = "created"
+
+
+@dataclass(frozen=True)
+class Claiming(_Phase):
+    """Looking into storage for where to start."""
+
+    status = "starting"
+
+
+class _OfClaim(_Phase):
+    claim: Claim
+    deadline_ms: float
+
+    @property
+    def attempt(self) -> AttemptId | None:
+        return self.claim.attempt
+
+    @property
+    def due_ms(self) -> float | None:
+        return self.deadline_ms
+
+
+@dataclass(frozen=True)
+class Launching(_OfClaim):
+    """Spark starts the tasks."""
+
+    claim: Claim
+    addresses: dict[TaskIndex, str]
+    deadline_ms: float
+    status = "starting"
+
+    def late_message(self, tasks: int) -> str:
+        return (
+            f"only {len(self.addresses)} of {tasks} tasks started in time: Spark has too few free slots for "
+            f"parallelism {tasks}. {tasks - len(self.addresses)} more are needed; free some, add executors, lower the "
+            "parallelism, or raise Settings.launch_timeout"
+        )
+
+
+@dataclass(frozen=True)
+class Deploying(_OfClaim):
+    """Tasks connect to each other and restore their state."""
+
+    claim: Claim
+    running: set[TaskIndex]
+    deadline_ms: float
+    status = "starting"
+
+    def late_message(self, tasks: int) -> str:
+        return (
+            f"only {len(self.running)} of {tasks} tasks restored their state and connected in time; if the state is "
+            "large, raise Settings.launch_timeout"
+        )
+
+
+@dataclass(frozen=True)
+class Running(_Phase):
+    """All tasks run."""
+
+    claim: Claim
+    heard_ms: dict[TaskIndex, float]
+    status = "running"
+
+    @property
+    def attempt(self) -> AttemptId | None:
+        return self.claim.attempt
+
+
+@dataclass(frozen=True)
+class Stopping(_Phase):
+    """Tasks have been told to leave; the stage has not ended yet."""
+
+    attempt_left: AttemptId
+    verdict: Verdict
+    kill_ms: float
+    leave_ms: float
+    killed: bool = False
+    ended: bool = False
+    """The stage is over; only the last note in storage is missing."""
+    status = "stopping"
+
+    @property
+    def attempt(self) -> AttemptId | None:
+        return self.attempt_left
+
+    @property
+    def due_ms(self) -> float | None:
+        return self.leave_ms if self.killed else self.kill_ms
+
+
+@dataclass(frozen=True)
+class Waiting(_Phase):
+    """The restart strategy's delay."""
+
+    until_ms: float
+    status = "restarting"
+
+    @property
+    def due_ms(self) -> float | None:
+        return self.until_ms
+
+
+@dataclass(frozen=True)
+class Ended(_Phase):
+    """Nothing happens any more."""
+
+    outcome: Outcome
+    error: str | None
+
+    @property
+    def status(self) -> str:  # type: ignore[override]
+        return self.outcome.value
+
+
+Phase: TypeAlias = "Created | Claiming | Launching | Deploying | Running | Stopping | Waiting | Ended"

@@ -1,0 +1,115 @@
+"""The end of a chain that holds a sink: writes epochs, and commits those that are granted.
+
+Comes in: batches, barriers' checkpoints, notices of completion. Goes out: committables
+for the manifest, and a report when everything up to a checkpoint is committed. The
+decisions are snapshot/commit.py's; the IO is the writer's, in the background.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from weir.errors import ProtocolViolation, StorageUnavailable, WeirError
+from weir.ids import CheckpointId, Uid
+from weir.operators.base import OperatorContext, Restored
+from weir.operators.sink import SinkWriter
+from weir.runtime.chain import Counters
+from weir.runtime.ports import Background
+from weir.snapshot.commit import (
+    Commit,
+    CommitEvent,
+    CommitFailed,
+    CommitSucceeded,
+    Committer,
+    Completed,
+    EpochPrepared,
+    GiveUp,
+    ReportCommitted,
+    RestoredPending,
+)
+from weir.snapshot.messages import Json
+
+
+class SinkEnd:
+    """One subtask's sink writer and what is still to be committed."""
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        writer: SinkWriter,
+        *,
+        background: Background,
+        report: Callable[[CheckpointId], None],
+        retries_max: int,
+    ) -> None:
+        self.uid: Uid = context.uid
+        self.name = context.name
+        self.counters = Counters()
+        self._context = context
+        self._writer = writer
+        self._background = background
+        self._report = report
+        self._committer = Committer(retries_max)
+
+    def open(self, restored: Restored | None, checkpoint: CheckpointId | None) -> None:
+        """Open the writer; what the restored checkpoint holds is committed, since that checkpoint is complete."""
+        if restored is None or checkpoint is None:
+            self._writer.open(self._context, None)
+            return
+        parts = restored.inline_for(self._context.index, self._context.parallelism)
+        pending = [committable for part in parts for _, committable in part["pending"]]
+        self._writer.open(self._context, pending)
+        self._handle(RestoredPending(checkpoint, pending))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.counters.took(batch)
+        self._writer.write(batch)
+
+    def prepare(self, checkpoint: CheckpointId) -> Callable[[], Json]:
+        """Close the epoch; the returned function makes it durable, in the background."""
+        return self._writer.prepare(checkpoint)
+
+    def prepared(self, checkpoint: CheckpointId, committable: Json) -> None:
+        """The epoch is durable: from now on every snapshot carries it until it is committed."""
+        self._handle(EpochPrepared(checkpoint, committable))
+
+    def completed(self, checkpoint: CheckpointId) -> None:
+        """The checkpoint exists: commit its epochs."""
+        self._handle(Completed(checkpoint))
+
+    @property
+    def inline(self) -> Json:
+        """What the manifest must hold for this sink."""
+        return {"pending": [[checkpoint, committable] for checkpoint, committable in self._committer.pending]}
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _handle(self, event: CommitEvent) -> None:
+        for effect in self._committer.handle(event):
+            self._perform(effect)
+
+    def _perform(self, effect: Any) -> None:
+        if isinstance(effect, Commit):
+            commit = effect
+            self._background.run(
+                lambda: self._writer.commit(commit.committables),
+                lambda result: self._committed(commit, result),
+            )
+        elif isinstance(effect, ReportCommitted):
+            self._report(effect.checkpoint)
+        elif isinstance(effect, GiveUp):
+            raise StorageUnavailable(f"sink {self.name!r} (uid {self.uid!r}) cannot commit: {effect.reason}")
+        else:
+            raise ProtocolViolation(f"unknown effect {effect!r}")
+
+    def _committed(self, commit: Commit, result: object) -> None:
+        if isinstance(result, WeirError) and not isinstance(result, StorageUnavailable):
+            raise result
+        if isinstance(result, BaseException):
+            self._handle(CommitFailed(commit.grant.checkpoint, f"{type(result).__name__}: {result}"))
+        else:
+            self._handle(CommitSucceeded(commit.grant.checkpoint))

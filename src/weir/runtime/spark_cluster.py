@@ -1,0 +1,117 @@
+"""The driver's Cluster port on Spark: one barrier stage for each attempt.
+
+Comes in: launches, orders and kills from the driver. Goes out: what tasks say and how
+stages end, posted to the driver's mailbox. Holds the job's token and its control server.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from weir.config import Checkpoints, JobConfig
+from weir.graph.plan import Plan
+from weir.ids import AttemptId, TaskIndex
+from weir.runtime.clock import Mailbox
+from weir.runtime.control import ControlServer
+from weir.runtime.driver import Driver
+from weir.runtime.ports import Storage
+from weir.runtime.spark import driver_host, task_host
+from weir.runtime.stage import BarrierStage
+from weir.runtime.task import TaskSpec, run_task
+from weir.snapshot.messages import FromTask, TaskRegistered, ToTask
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SparkCluster:
+    """Launches attempts of one job on one Spark session."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        config: JobConfig,
+        *,
+        session: SparkSession,
+        storage: Storage,
+        storage_uri: str | None,
+        mailbox: Mailbox,
+    ) -> None:
+        self.driver: Driver | None = None
+        self._plan = plan
+        self._config = config
+        self._session = session
+        self._mailbox = mailbox
+        self._storage_uri = storage_uri
+        self._token = secrets.token_urlsafe(32)
+        self._stages: dict[AttemptId, BarrierStage] = {}
+        self._processes: dict[TaskIndex, int] = {}
+        self._control = ControlServer(
+            driver_host(session),
+            token=self._token,
+            storage=storage if storage_uri is None else None,
+            on_message=lambda message: mailbox.post(partial(self._hear, message)),
+            on_lost=lambda attempt, task, reason: mailbox.post(partial(self._lost, attempt, task, reason)),
+        )
+
+    @property
+    def process_ids(self) -> list[int]:
+        """The Python processes of the newest attempt's tasks, by task."""
+        return [self._processes[task] for task in sorted(self._processes)]
+
+    def launch(self, attempt: AttemptId) -> None:
+        self._processes.clear()
+        spec = TaskSpec(
+            job=self._config.name,
+            plan=self._plan,
+            attempt=attempt,
+            mode=(self._config.checkpoints or Checkpoints()).mode,
+            settings=self._config.settings,
+            control_address=self._control.address,
+            token=self._token,
+            storage_uri=self._storage_uri,
+        )
+        stage = BarrierStage(self._session, self._config.name, self._plan.parallelism, task_main(spec))
+        self._stages[attempt] = stage
+        stage.on_done(lambda error: self._mailbox.post(partial(self._ended, attempt, error)))
+        stage.start()
+
+    def send(self, attempt: AttemptId, task: TaskIndex, message: ToTask) -> None:
+        self._control.send(attempt, task, message)
+
+    def kill(self, attempt: AttemptId) -> None:
+        if stage := self._stages.get(attempt):
+            stage.cancel()
+
+    def close(self) -> None:
+        """End what still runs and stop listening."""
+        for stage in list(self._stages.values()):
+            stage.cancel()
+        self._control.close()
+
+    def _hear(self, message: FromTask) -> None:
+        assert self.driver is not None
+        if isinstance(message, TaskRegistered) and message.attempt == self.driver.attempt:
+            self._processes[message.task] = message.process_id
+        self.driver.hear(message)
+
+    def _lost(self, attempt: AttemptId, task: TaskIndex, reason: str) -> None:
+        assert self.driver is not None
+        self.driver.task_lost(attempt, task, reason)
+
+    def _ended(self, attempt: AttemptId, error: str | None) -> None:
+        assert self.driver is not None
+        self._stages.pop(attempt, None)
+        self.driver.stage_ended(attempt, error)
+
+
+def task_main(spec: TaskSpec) -> Callable[[int], None]:
+    """What Spark ships to its executors."""
+
+    def main(index: int) -> None:
+        run_task(spec, TaskIndex(index), task_host())
+
+    return main

@@ -1,0 +1,263 @@
+"""One subtask: takes from its inputs or its source, runs its chain, fills its outputs.
+
+Comes in: elements of input channels, or rows of a source, and the driver's orders.
+Goes out: elements through the gate, snapshots through the snapshotter. A step does
+one bounded piece of work and never waits: a full output or an empty input only
+means that the next step belongs to somebody else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from enum import Enum
+
+import pyarrow as pa
+
+from weir.errors import ProtocolViolation
+from weir.ids import CheckpointId, SubtaskId
+from weir.operators.base import Frozen, OperatorContext
+from weir.operators.source import SourceReader
+from weir.runtime.chain import Chain, Counters
+from weir.runtime.gate import Gate
+from weir.runtime.ports import Clock, InChannel
+from weir.runtime.sink_end import SinkEnd
+from weir.runtime.snapshots import Snapshot, Snapshotter
+from weir.snapshot.alignment import (
+    Alignment,
+    AlignmentEvent,
+    BarrierArrived,
+    BarrierCancelArrived,
+    BlockChannel,
+    CheckpointAborted,
+    PassCancel,
+    TakeSnapshot,
+    UnblockChannels,
+)
+from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput
+
+
+class Activity(Enum):
+    """What a step came to."""
+
+    BUSY = "busy"
+    BLOCKED = "blocked"
+    """An output is full: backpressure."""
+    IDLE = "idle"
+
+
+class Subtask(ABC):
+    """What sources and inner subtasks have in common."""
+
+    def __init__(
+        self,
+        subtask: SubtaskId,
+        *,
+        chain: Chain,
+        gate: Gate,
+        sink: SinkEnd | None,
+        snapshotter: Snapshotter,
+        clock: Clock,
+        buffer_timeout_ms: float,
+    ) -> None:
+        self.id = subtask
+        self.chain = chain
+        self.sink = sink
+        self.finished = False
+        self._gate = gate
+        self._snapshotter = snapshotter
+        self._clock = clock
+        self._buffer_timeout_ms = buffer_timeout_ms
+        self._flushed_ms = clock.now_ms()
+
+    def step(self) -> Activity:
+        """One bounded piece of work."""
+        if not self._gate.drain():
+            return Activity.BLOCKED
+        if self._work():
+            now_ms = self._clock.now_ms()
+            if self.chain.holding and now_ms - self._flushed_ms >= self._buffer_timeout_ms:
+                self._flush(now_ms)
+            return Activity.BUSY
+        if self.chain.holding:
+            self._flush(self._clock.now_ms())
+            return Activity.BUSY
+        return Activity.IDLE
+
+    @abstractmethod
+    def _work(self) -> bool:
+        """Take what comes next; False when there is nothing to take."""
+
+    def trigger(self, checkpoint: CheckpointId) -> None:
+        """The driver starts a checkpoint; only sources act on it, the others wait for barriers."""
+
+    def abort(self, checkpoint: CheckpointId) -> None:
+        """The driver has given a checkpoint up."""
+        self._snapshotter.abort(checkpoint)
+
+    def completed(self, checkpoint: CheckpointId) -> None:
+        """A checkpoint exists: the sink may commit it."""
+        if self.sink is not None:
+            self.sink.completed(checkpoint)
+
+    def close(self) -> None:
+        """Release everything, also when one part fails to."""
+        try:
+            self.chain.close()
+        finally:
+            if self.sink is not None:
+                self.sink.close()
+
+    def _flush(self, now_ms: float) -> None:
+        self._flushed_ms = now_ms
+        self.chain.flush()
+
+    def _snapshot(self, checkpoint: CheckpointId, source: dict[str, Frozen] | None = None) -> None:
+        # The order is the guarantee: everything held back goes out before the barrier, the state is frozen between
+        # the last row before and the first row after it, and only then does the barrier go on.
+        self.chain.flush()
+        frozen = dict(source or {})
+        frozen.update({link.uid: link.operator.freeze() for link in self.chain.links})
+        prepare = self.sink.prepare(checkpoint) if self.sink is not None else None
+        self._gate.mark(Barrier(checkpoint))
+        self._snapshotter.begin(Snapshot(checkpoint, frozen, prepare, self._clock.now_ms()))
+
+    def _end(self) -> None:
+        self.chain.end()
+        self._gate.mark(EndOfInput())
+        self.finished = True
+
+
+class SourceSubtask(Subtask):
+    """Starts barriers, and polls its reader in between."""
+
+    def __init__(
+        self, subtask: SubtaskId, *, context: OperatorContext, reader: SourceReader, rows_max: int, **common: object
+    ) -> None:
+        super().__init__(subtask, **common)  # type: ignore[arg-type]
+        self.context = context
+        self.reader = reader
+        self.counters = Counters()
+        self._rows_max = rows_max
+        self._triggers: deque[CheckpointId] = deque()
+        self._poll_after_ms = 0.0
+
+    @property
+    def wake_ms(self) -> float | None:
+        """When the reader wants to be asked again; None once it is finished."""
+        return None if self.finished else self._poll_after_ms
+
+    def trigger(self, checkpoint: CheckpointId) -> None:
+        self._triggers.append(checkpoint)
+
+    def abort(self, checkpoint: CheckpointId) -> None:
+        super().abort(checkpoint)
+        if checkpoint in self._triggers:
+            self._triggers.remove(checkpoint)
+            self._gate.mark(BarrierCancelled(checkpoint))
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self.reader.close()
+
+    def _work(self) -> bool:
+        if self._triggers:
+            checkpoint = self._triggers.popleft()
+            self._snapshot(checkpoint, {self.context.uid: Frozen(self.reader.position())})
+            return True
+        if self.finished or self._clock.now_ms() < self._poll_after_ms:
+            return False
+        batch = self.reader.poll(self._rows_max)
+        if batch is not None and batch.num_rows:
+            self.counters.gave(batch)
+            self.chain.process(batch)
+            return True
+        if self.reader.finished:
+            self._end()
+            return True
+        self._poll_after_ms = self._clock.now_ms() + self.reader.wait_ms
+        return False
+
+
+class InnerSubtask(Subtask):
+    """Takes from its input channels in turn, aligning barriers."""
+
+    def __init__(
+        self,
+        subtask: SubtaskId,
+        *,
+        inputs: Sequence[InChannel],
+        alignment: Alignment,
+        rows_max: int,
+        bytes_max: int,
+        **common: object,
+    ) -> None:
+        super().__init__(subtask, **common)  # type: ignore[arg-type]
+        self._inputs = list(inputs)
+        self._alignment = alignment
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._blocked: set[int] = set()
+        self._ended: set[int] = set()
+        self._turn = 0
+
+    def abort(self, checkpoint: CheckpointId) -> None:
+        super().abort(checkpoint)
+        self._align(CheckpointAborted(checkpoint))
+
+    def _work(self) -> bool:
+        count = len(self._inputs)
+        for offset in range(count):
+            channel = (self._turn + offset) % count
+            if channel not in self._blocked and self._inputs[channel].peek() is not None:
+                self._turn = (channel + 1) % count
+                self._take(channel)
+                return True
+        return False
+
+    def _take(self, channel: int) -> None:
+        element = self._inputs[channel].peek()
+        if isinstance(element, pa.RecordBatch):
+            self.chain.process(self._merged(channel))
+            return
+        self._inputs[channel].pop()
+        if isinstance(element, Barrier):
+            self._align(BarrierArrived(channel, element.checkpoint))
+        elif isinstance(element, BarrierCancelled):
+            self._align(BarrierCancelArrived(channel, element.checkpoint))
+        elif isinstance(element, EndOfInput):
+            self._ended.add(channel)
+            if len(self._ended) == len(self._inputs):
+                self._end()
+        else:
+            raise ProtocolViolation(f"subtask {self.id}: unknown element {element!r}")
+
+    def _merged(self, channel: int) -> pa.RecordBatch:
+        # A slow operator finds several batches waiting and takes them as one: large batches under load, and
+        # no waiting without.
+        queue = self._inputs[channel]
+        batches = [queue.pop()]
+        rows, size = batches[0].num_rows, batches[0].nbytes
+        while isinstance(following := queue.peek(), pa.RecordBatch):
+            rows += following.num_rows
+            size += following.nbytes
+            if rows > self._rows_max or size > self._bytes_max:
+                break
+            batches.append(queue.pop())
+        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+    def _align(self, event: AlignmentEvent) -> None:
+        for effect in self._alignment.handle(event):
+            if isinstance(effect, BlockChannel):
+                self._blocked.add(effect.channel)
+            elif isinstance(effect, UnblockChannels):
+                self._blocked.clear()
+            elif isinstance(effect, TakeSnapshot):
+                self._snapshot(effect.checkpoint)
+            elif isinstance(effect, PassCancel):
+                self._gate.mark(BarrierCancelled(effect.checkpoint))
+            else:
+                raise ProtocolViolation(f"subtask {self.id}: unknown effect {effect!r}")

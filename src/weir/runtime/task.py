@@ -1,0 +1,181 @@
+"""One Spark task of an attempt: the worker loop on real ports.
+
+Comes in: a TaskSpec that Spark ships, and the driver's address. Goes out: nothing but
+what the worker does; the task ends when the driver says so, when it fails, or when the
+driver is gone. The only thread that runs operators is the one that Spark calls us on.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weir.config import Mode, Settings, duration_ms
+from weir.errors import JobError, TaskLost, WeirError
+from weir.graph.plan import Plan
+from weir.ids import AttemptId, TaskIndex
+from weir.runtime import layout
+from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
+from weir.runtime.control import ControlClient, RemoteStorage
+from weir.runtime.exchange import TaskTransport
+from weir.runtime.ports import Storage
+from weir.runtime.storage import open_storage
+from weir.runtime.worker import Worker, WorkerConfig, WorkerPorts
+from weir.snapshot.manifest import Manifest, decode
+from weir.snapshot.messages import DeployTask, StopTask, TaskFailed, TaskRegistered, ToTask
+
+IDLE_WAIT_MAX_MS = 100.0
+"""Longest nap of an idle loop; whatever arrives wakes it earlier."""
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """What every task of an attempt is given."""
+
+    job: str
+    plan: Plan
+    attempt: AttemptId
+    mode: Mode
+    settings: Settings
+    control_address: str
+    token: str
+    storage_uri: str | None
+    """None: the driver's memory."""
+
+
+def run_task(spec: TaskSpec, task: TaskIndex, host: str) -> None:
+    """Run one task until the driver lets it go."""
+    _Task(spec, task, host).run()
+
+
+class _Task:
+    def __init__(self, spec: TaskSpec, task: TaskIndex, host: str) -> None:
+        self._spec = spec
+        self._task = task
+        self._mailbox = Mailbox()
+        self._clock = SystemClock()
+        self._orders: list[ToTask] = []
+        self._lost: str | None = None
+        self._worker: Worker | None = None
+        self._background = ThreadBackground(spec.settings.snapshot_threads, self._mailbox)
+        self._transport = TaskTransport(
+            spec.plan,
+            task,
+            spec.attempt,
+            token=spec.token,
+            host=host,
+            capacity=spec.settings.channel_batches_max,
+            wake=self._mailbox.wake,
+        )
+        self._control = ControlClient(
+            spec.control_address,
+            token=spec.token,
+            attempt=spec.attempt,
+            task=task,
+            on_message=lambda message: self._mailbox.post(lambda: self._orders.append(message)),
+            on_lost=lambda reason: self._mailbox.post(lambda: self._driver_lost(reason)),
+        )
+
+    def run(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:
+            self._report(error)
+            raise
+        finally:
+            self._close()
+
+    def _run(self) -> None:
+        spec = self._spec
+        self._control.send(TaskRegistered(spec.attempt, self._task, self._transport.address, os.getpid()))
+        deploy = self._await_deploy()
+        if deploy is None:
+            return
+        storage = self._storage()
+        self._transport.connect(deploy.addresses)
+        config = WorkerConfig(spec.job, spec.plan, self._task, spec.attempt, spec.mode, spec.settings)
+        ports = WorkerPorts(self._clock, self._transport, self._control, self._background, storage)
+        self._worker = Worker(config, ports)
+        self._worker.open(_manifest(storage, deploy))
+        self._loop(self._worker)
+
+    def _await_deploy(self) -> DeployTask | None:
+        while True:
+            self._mailbox.wait(IDLE_WAIT_MAX_MS)
+            self._mailbox.drain()
+            self._check_driver()
+            for order in self._orders:
+                if isinstance(order, StopTask):
+                    return None
+                if isinstance(order, DeployTask):
+                    self._orders.remove(order)
+                    return order
+
+    def _loop(self, worker: Worker) -> None:
+        heartbeat_ms = duration_ms(self._spec.settings.heartbeat_interval)
+        beat_ms = 0.0
+        while worker.stopped is None:
+            self._mailbox.drain()
+            self._check_driver()
+            if self._transport.failure is not None:
+                raise self._transport.failure
+            orders, self._orders = self._orders, []
+            for order in orders:
+                worker.handle(order)
+            progressed = worker.step()
+            now_ms = self._clock.now_ms()
+            if now_ms >= beat_ms:
+                beat_ms = now_ms + heartbeat_ms
+                worker.heartbeat()
+            if not progressed and not orders:
+                self._nap(worker, now_ms, beat_ms)
+        worker.heartbeat()
+
+    def _nap(self, worker: Worker, now_ms: float, beat_ms: float) -> None:
+        until_ms = min(now_ms + IDLE_WAIT_MAX_MS, beat_ms)
+        if (wake_ms := worker.wake_ms) is not None:
+            until_ms = min(until_ms, wake_ms)
+        if until_ms > now_ms:
+            self._mailbox.wait(until_ms - now_ms)
+
+    def _storage(self) -> Storage:
+        if self._spec.storage_uri is None:
+            return RemoteStorage(self._spec.control_address, self._spec.token)
+        return open_storage(self._spec.storage_uri)
+
+    def _driver_lost(self, reason: str) -> None:
+        self._lost = reason
+
+    def _check_driver(self) -> None:
+        if self._lost is not None:
+            raise TaskLost(f"task {self._task}: the driver is gone ({self._lost})")
+
+    def _report(self, error: BaseException) -> None:
+        text = str(error) if isinstance(error, WeirError) else "".join(traceback.format_exception(error))
+        code = error.code if isinstance(error, WeirError) else type(error).__name__
+        fatal = isinstance(error, JobError)
+        _quietly(lambda: self._control.send(TaskFailed(self._spec.attempt, self._task, text, code, fatal)))
+
+    def _close(self) -> None:
+        # In the order in which they use each other; each is tried, whatever the others do.
+        _quietly(self._background.close)
+        if self._worker is not None:
+            _quietly(self._worker.close)
+        _quietly(self._transport.close)
+        _quietly(self._control.close)
+
+
+def _manifest(storage: Storage, deploy: DeployTask) -> Manifest | None:
+    if deploy.restore is None:
+        return None
+    return decode(storage.read(layout.manifest_path(deploy.restore)).to_pybytes())
+
+
+def _quietly(act: Callable[[], object]) -> None:
+    """Leaving must go on whatever fails on the way; the error that matters was told before."""
+    try:
+        act()
+    except Exception:
+        traceback.print_exc()

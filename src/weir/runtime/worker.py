@@ -1,0 +1,268 @@
+"""The worker loop: every subtask that one task hosts, stepped in turn by one thread.
+
+Comes in: the plan, the driver's orders, elements of channels. Goes out: elements,
+acknowledgements, metrics. Touches the world only through its ports, so the same
+loop runs on Spark and in the simulation; it never waits, and holds no lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from weir.config import Mode, Settings, duration_ms, size_bytes
+from weir.errors import ProtocolViolation
+from weir.graph.plan import Plan, PlannedOperator
+from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex
+from weir.operators.base import OperatorContext, OperatorSpec, Restored
+from weir.operators.sink import Sink
+from weir.operators.source import Source
+from weir.runtime.chain import Chain, Link
+from weir.runtime.gate import Gate
+from weir.runtime.ports import Background, Clock, Control, Storage, Transport
+from weir.runtime.sink_end import SinkEnd
+from weir.runtime.snapshots import Snapshotter, restored_part
+from weir.runtime.subtask import Activity, InnerSubtask, SourceSubtask, Subtask
+from weir.snapshot.alignment import Alignment, AtLeastOnceAlignment, ExactlyOnceAlignment
+from weir.snapshot.manifest import Manifest
+from weir.snapshot.messages import (
+    AbortCheckpoint,
+    CheckpointCompleted,
+    EpochsCommitted,
+    Heartbeat,
+    Json,
+    StopTask,
+    SubtaskFinished,
+    TaskRunning,
+    ToTask,
+    TriggerCheckpoint,
+)
+
+
+@dataclass(frozen=True)
+class WorkerPorts:
+    """How one worker touches the world."""
+
+    clock: Clock
+    transport: Transport
+    control: Control
+    background: Background
+    storage: Storage
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """What one worker has to do."""
+
+    job: str
+    plan: Plan
+    task: TaskIndex
+    attempt: AttemptId
+    mode: Mode
+    settings: Settings
+
+
+class Worker:
+    """One task of one attempt."""
+
+    def __init__(self, config: WorkerConfig, ports: WorkerPorts) -> None:
+        self._config = config
+        self._ports = ports
+        self._subtasks: list[Subtask] = []
+        self._finished: set[SubtaskId] = set()
+        self._spent_ms: dict[tuple[SubtaskId, Activity], float] = {}
+        self._stepped_ms = ports.clock.now_ms()
+        self.stopped: StopTask | None = None
+
+    def open(self, manifest: Manifest | None) -> None:
+        """Build every subtask, with its state from the checkpoint to restore, if there is one."""
+        for subtask in self._config.plan.hosted_by(self._config.task):
+            self._subtasks.append(_Builder(self._config, self._ports, subtask, manifest).build())
+        self._ports.control.send(TaskRunning(self._config.attempt, self._config.task))
+
+    def step(self) -> bool:
+        """One step of every subtask; False when none of them could do anything."""
+        progressed = False
+        for subtask in self._subtasks:
+            activity = subtask.step()
+            progressed = progressed or activity is Activity.BUSY
+            self._account(subtask, activity)
+            if subtask.finished and subtask.id not in self._finished:
+                self._finished.add(subtask.id)
+                self._ports.control.send(SubtaskFinished(self._config.attempt, subtask.id))
+        return progressed
+
+    def handle(self, message: ToTask) -> None:
+        """An order of the driver. Those of another attempt are not for us."""
+        if message.attempt != self._config.attempt:
+            return
+        if isinstance(message, TriggerCheckpoint):
+            self._each(lambda subtask: subtask.trigger(message.checkpoint))
+        elif isinstance(message, AbortCheckpoint):
+            self._each(lambda subtask: subtask.abort(message.checkpoint))
+        elif isinstance(message, CheckpointCompleted):
+            self._each(lambda subtask: subtask.completed(message.checkpoint))
+        elif isinstance(message, StopTask):
+            self.stopped = message
+        else:
+            raise ProtocolViolation(f"task {self._config.task}: unexpected {message!r}")
+
+    @property
+    def wake_ms(self) -> float | None:
+        """When a source wants to be polled again, if nothing else happens before."""
+        times = [s.wake_ms for s in self._subtasks if isinstance(s, SourceSubtask) and s.wake_ms is not None]
+        return min(times, default=None)
+
+    def heartbeat(self) -> None:
+        """Tell the driver that this task is alive and what it has done."""
+        self._ports.control.send(Heartbeat(self._config.attempt, self._config.task, self.metrics()))
+
+    def metrics(self) -> Json:
+        """Counters per operator, and how each subtask spent its time."""
+        return {"subtasks": [self._subtask_metrics(subtask) for subtask in self._subtasks]}
+
+    def close(self) -> None:
+        """Close every subtask, also when one fails to; the first error is raised at the end."""
+        error: BaseException | None = None
+        for subtask in self._subtasks:
+            try:
+                subtask.close()
+            except Exception as caught:
+                error = error or caught
+        self._subtasks = []
+        if error is not None:
+            raise error
+
+    def _each(self, act: Callable[[Subtask], None]) -> None:
+        for subtask in self._subtasks:
+            act(subtask)
+
+    def _account(self, subtask: Subtask, activity: Activity) -> None:
+        now_ms = self._ports.clock.now_ms()
+        spent = (subtask.id, activity)
+        self._spent_ms[spent] = self._spent_ms.get(spent, 0.0) + now_ms - self._stepped_ms
+        self._stepped_ms = now_ms
+
+    def _subtask_metrics(self, subtask: Subtask) -> dict[str, Any]:
+        operators: list[tuple[str, str, Any]] = []
+        if isinstance(subtask, SourceSubtask):
+            operators.append((subtask.context.uid, subtask.context.name, subtask.counters))
+        operators += [(link.uid, link.name, link.counters) for link in subtask.chain.links]
+        if subtask.sink is not None:
+            operators.append((subtask.sink.uid, subtask.sink.name, subtask.sink.counters))
+        return {
+            "vertex": subtask.id.vertex,
+            "index": subtask.id.index,
+            "finished": subtask.finished,
+            "lag": subtask.reader.lag if isinstance(subtask, SourceSubtask) else None,
+            "spent_ms": {a.value: round(self._spent_ms.get((subtask.id, a), 0.0), 1) for a in Activity},
+            "operators": [{"uid": uid, "name": name, **vars(counters)} for uid, name, counters in operators],
+        }
+
+
+class _Builder:
+    """Puts one subtask together."""
+
+    def __init__(self, config: WorkerConfig, ports: WorkerPorts, subtask: SubtaskId, manifest: Manifest | None) -> None:
+        self._config = config
+        self._ports = ports
+        self._subtask = subtask
+        self._manifest = manifest
+        self._vertex = config.plan.vertices[subtask.vertex]
+
+    def build(self) -> Subtask:
+        operators = self._vertex.operators
+        gate = Gate(self._config.plan, self._subtask, self._ports.transport)
+        sink = self._sink(operators[-1])
+        snapshotter = Snapshotter(
+            self._subtask,
+            self._config.attempt,
+            storage=self._ports.storage,
+            background=self._ports.background,
+            control=self._ports.control,
+            clock=self._ports.clock,
+            sink=sink,
+        )
+        inner = [operator for operator in operators if isinstance(operator.spec, OperatorSpec)]
+        chain = Chain([self._link(operator) for operator in inner], sink.write if sink else gate.emit)
+        common = {
+            "chain": chain,
+            "gate": gate,
+            "sink": sink,
+            "snapshotter": snapshotter,
+            "clock": self._ports.clock,
+            "buffer_timeout_ms": duration_ms(self._config.settings.buffer_timeout),
+        }
+        if isinstance(operators[0].spec, Source):
+            return self._source(operators[0], operators[0].spec, common)
+        return self._inner(common)
+
+    def _source(self, operator: PlannedOperator, source: Source, common: dict[str, Any]) -> Subtask:
+        context = self._context(operator)
+        restored = self._restored(context)
+        reader = source.reader()
+        reader.open(context, None if restored is None else restored.inline)
+        rows_max = self._config.settings.batch_rows_max
+        return SourceSubtask(self._subtask, context=context, reader=reader, rows_max=rows_max, **common)
+
+    def _inner(self, common: dict[str, Any]) -> Subtask:
+        plan, settings = self._config.plan, self._config.settings
+        channels = [
+            self._ports.transport.into(channel)
+            for edge in plan.in_edges(self._subtask.vertex)
+            for channel in plan.in_channels(edge, self._subtask.index)
+        ]
+        alignment: Alignment
+        if self._config.mode == "at_least_once":
+            alignment = AtLeastOnceAlignment(len(channels))
+        else:
+            alignment = ExactlyOnceAlignment(len(channels))
+        return InnerSubtask(
+            self._subtask,
+            inputs=channels,
+            alignment=alignment,
+            rows_max=settings.batch_rows_max,
+            bytes_max=size_bytes(settings.batch_bytes_max),
+            **common,
+        )
+
+    def _sink(self, operator: PlannedOperator) -> SinkEnd | None:
+        if not isinstance(operator.spec, Sink):
+            return None
+        context = self._context(operator)
+        sink = SinkEnd(
+            context,
+            operator.spec.writer(),
+            background=self._ports.background,
+            report=self._report_committed,
+            retries_max=self._config.settings.commit_retries_max,
+        )
+        sink.open(self._restored(context), self._manifest.checkpoint if self._manifest else None)
+        return sink
+
+    def _report_committed(self, checkpoint: CheckpointId) -> None:
+        self._ports.control.send(EpochsCommitted(self._config.attempt, checkpoint, self._subtask))
+
+    def _link(self, operator: PlannedOperator) -> Link:
+        assert isinstance(operator.spec, OperatorSpec)
+        context = self._context(operator)
+        instance = operator.spec.make()
+        instance.open(context, self._restored(context))
+        return Link(operator.uid, operator.name, instance)
+
+    def _context(self, operator: PlannedOperator) -> OperatorContext:
+        return OperatorContext(
+            job=self._config.job,
+            uid=operator.uid,
+            name=operator.name,
+            index=self._subtask.index,
+            parallelism=self._vertex.parallelism,
+            max_parallelism=self._config.plan.max_parallelism,
+            attempt=self._config.attempt,
+        )
+
+    def _restored(self, context: OperatorContext) -> Restored | None:
+        if self._manifest is None:
+            return None
+        return restored_part(self._manifest, context, self._ports.storage)
