@@ -1,0 +1,241 @@
+"""Storage by location: a URI or a local path in, the `Storage` port out.
+
+Also the storage that lives in memory, and the check that a location can be
+written. The implementations for files and object stores are in storage_files.py.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import pyarrow as pa
+import pyarrow.fs as arrow_fs
+
+from weir.errors import ConfigError, JobError, StorageFull
+from weir.runtime.ports import Storage
+from weir.runtime.storage_files import ArrowStorage, LocalStorage, checked, translated
+
+KNOWN_SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
+_PROBE = "_weir_probe"
+
+StorageFactory = Callable[[str], Storage]
+_registered: dict[str, StorageFactory] = {}
+
+
+class ReadableStorage(Storage, Protocol):
+    """Storage that also tells sizes and reads parts of files. All that `open_storage` returns can be made one."""
+
+    def sizes(self, path: str) -> dict[str, int]:
+        """The files directly below, with their length in bytes; empty when there is no such directory."""
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """A file for reading at any position, or FileNotFoundError."""
+
+    def is_file(self, path: str) -> bool: ...
+
+    def is_directory(self, path: str) -> bool: ...
+
+
+def register_scheme(scheme: str, factory: StorageFactory) -> None:
+    """Let `open_storage` hand URIs of this scheme to `factory`, in this process."""
+    _registered[scheme] = factory
+
+
+def absolute_location(location: str | os.PathLike[str]) -> str:
+    """The same place, whatever the working directory of the process that opens it.
+
+    >>> absolute_location("s3://bucket/out/")
+    's3://bucket/out'
+    """
+    text = os.fspath(location)
+    if not text.strip():
+        raise ConfigError("an empty string is not a location; give a path or a URI such as s3://bucket/directory")
+    if scheme_of(text) is None:
+        return os.path.abspath(os.path.expanduser(text))
+    return text.rstrip("/") if "?" not in text else text
+
+
+def open_storage(location: str | os.PathLike[str], create: bool = True) -> Storage:
+    """The storage at a local path or URI; `create` makes the directory when it is not there."""
+    text = absolute_location(location)
+    scheme = scheme_of(text)
+    if scheme in _registered:
+        return _registered[scheme](text)
+    if scheme is None or scheme == "file":
+        return LocalStorage(text if scheme is None else url2pathname(urlsplit(text).path), create=create)
+    if scheme not in KNOWN_SCHEMES:
+        raise ConfigError(
+            f"storage location {text!r}: the scheme {scheme!r} is not known; "
+            f"use a local path or one of {', '.join(f'{known}://' for known in KNOWN_SCHEMES)}"
+        )
+    with translated(text, "open"):
+        filesystem, root = arrow_fs.FileSystem.from_uri(text)
+    return ArrowStorage(filesystem, root, location=text, create=create)
+
+
+def scheme_of(location: str) -> str | None:
+    """The scheme of a URI; None for a local path.
+
+    >>> scheme_of("s3://bucket/x"), scheme_of("/tmp/x")
+    ('s3', None)
+    """
+    head, separator, _ = location.partition("://")
+    return head.lower() if separator and head.isidentifier() else None
+
+
+def open_writable(location: str | os.PathLike[str], what: str) -> Storage:
+    """Open and probe a location for validation; `what` names it in the JobError."""
+    try:
+        storage = open_storage(location)
+    except ConfigError as error:
+        raise ConfigError(f"{what}: {error}") from error
+    except OSError as error:
+        raise _not_writable(f"{what} at {os.fspath(location)!r}", error) from error
+    check_writable(storage, f"{what} at {os.fspath(location)!r}")
+    return storage
+
+
+def check_writable(storage: Storage, what: str) -> None:
+    """Write and delete a probe. A JobError names `what` and the cause when that fails."""
+    try:
+        storage.write(_PROBE, b"probe")
+        storage.delete(_PROBE)
+    except OSError as error:
+        raise _not_writable(what, error) from error
+
+
+def _not_writable(what: str, error: OSError) -> JobError:
+    return JobError(f"{what} cannot be written: {error}. Choose another location, or make this one writable.")
+
+
+def readable(storage: Storage) -> ReadableStorage:
+    """The storage itself when it can read parts of files; otherwise wrapped so that it reads them whole."""
+    if hasattr(storage, "sizes") and hasattr(storage, "open_input"):
+        return cast("ReadableStorage", storage)
+    return cast("ReadableStorage", _WholeFiles(storage))
+
+
+class _WholeFiles:
+    """A storage with the port's methods only, read file by file."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def sizes(self, path: str) -> dict[str, int]:
+        found = {}
+        for name in self._storage.list(path):
+            try:
+                found[name] = len(memoryview(self._storage.read(f"{path}/{name}" if path else name)))
+            except FileNotFoundError:
+                continue  # a directory
+        return found
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        return pa.BufferReader(self._storage.read(path))
+
+    def is_file(self, path: str) -> bool:
+        try:
+            self._storage.read(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def is_directory(self, path: str) -> bool:
+        return bool(self._storage.list(path))
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._storage, name)
+
+
+class MemoryStorage:
+    """A directory in this process's memory, with a limit. Safe to use from several threads."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._files: dict[str, pa.Buffer] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def used_bytes(self) -> int:
+        with self._lock:
+            return self._used_bytes()
+
+    def write(self, path: str, data: pa.Buffer | bytes) -> None:
+        # Copied, so that what a caller later does to its own memory changes nothing here.
+        buffer = pa.py_buffer(bytes(data))
+        with self._lock:
+            self._put(checked(path), buffer)
+
+    publish = write
+
+    def create(self, path: str, data: bytes) -> bool:
+        buffer = pa.py_buffer(bytes(data))
+        with self._lock:
+            if checked(path) in self._files:
+                return False
+            self._put(checked(path), buffer)
+            return True
+
+    def read(self, path: str) -> pa.Buffer:
+        with self._lock:
+            return self._get(checked(path))
+
+    def list(self, path: str) -> list[str]:
+        prefix = _prefix(path)
+        with self._lock:
+            return sorted({key[len(prefix) :].split("/")[0] for key in self._files if key.startswith(prefix)})
+
+    def delete(self, path: str) -> None:
+        prefix = _prefix(path)
+        with self._lock:
+            for key in [key for key in self._files if key == checked(path) or key.startswith(prefix)]:
+                del self._files[key]
+
+    def move(self, source: str, target: str) -> None:
+        with self._lock:
+            buffer = self._get(checked(source))
+            del self._files[checked(source)]
+            self._files[checked(target)] = buffer
+
+    def sizes(self, path: str) -> dict[str, int]:
+        prefix = _prefix(path)
+        with self._lock:
+            below = {key[len(prefix) :]: buffer.size for key, buffer in self._files.items() if key.startswith(prefix)}
+        return {name: size for name, size in sorted(below.items()) if "/" not in name}
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        return pa.BufferReader(self.read(path))
+
+    def is_file(self, path: str) -> bool:
+        with self._lock:
+            return checked(path) in self._files
+
+    def is_directory(self, path: str) -> bool:
+        return not checked(path) or bool(self.list(path))
+
+    def _get(self, key: str) -> pa.Buffer:
+        if key not in self._files:
+            raise FileNotFoundError(f"{key}: no such file in memory storage")
+        return self._files[key]
+
+    def _put(self, key: str, buffer: pa.Buffer) -> None:
+        replaced = self._files.get(key)
+        used_bytes = self._used_bytes() - (0 if replaced is None else replaced.size) + buffer.size
+        if used_bytes > self._limit_bytes:
+            raise StorageFull(
+                f"{key}: {buffer.size} bytes more would make {used_bytes} bytes in memory, above the limit of "
+                f"{self._limit_bytes}; raise the limit (Checkpoints.memory_limit) or give a storage location"
+            )
+        self._files[key] = buffer
+
+    def _used_bytes(self) -> int:
+        return sum(buffer.size for buffer in self._files.values())
+
+
+def _prefix(path: str) -> str:
+    return f"{checked(path)}/" if checked(path) else ""

@@ -1,0 +1,307 @@
+"""The `Storage` port over local files and over what pyarrow.fs reaches.
+
+Local files are made durable with fsync, of the file and of its directory, and
+appear at once by rename or link. In an object store a closed stream is atomic
+and durable by itself. Errors leave as StorageFull, StorageUnavailable or FileNotFoundError.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import pyarrow as pa
+import pyarrow.fs as arrow_fs
+
+from weir.errors import ProtocolViolation, StorageFull, StorageUnavailable
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_TEMPORARY = ".weir-tmp-"
+"""Files that begin like this are half-written and never listed."""
+
+_OBJECT_STORES = ("s3", "gcs", "abfs")
+
+
+def checked(path: str) -> str:
+    """A relative path without odd parts: nothing may leave the storage's directory."""
+    parts = [part for part in path.split("/") if part]
+    if path.startswith("/") or any(part in (".", "..") for part in parts):
+        raise ProtocolViolation(f"storage path {path!r} is not a plain relative path")
+    return "/".join(parts)
+
+
+@contextmanager
+def translated(path: str, action: str) -> Iterator[None]:
+    """Turn an OSError into what the port promises."""
+    try:
+        yield
+    except (FileNotFoundError, StorageUnavailable):
+        raise
+    except (OSError, pa.ArrowException) as error:
+        cause = str(error) or type(error).__name__
+        if getattr(error, "errno", None) in _NO_ROOM:
+            raise StorageFull(f"{action} {path}: no room left ({cause})") from error
+        raise StorageUnavailable(f"{action} {path}: {cause}") from error
+
+
+class LocalStorage:
+    """A directory of the local file system, or of one that is mounted."""
+
+    def __init__(self, root: str, create: bool = True) -> None:
+        self._root = root
+        if create:
+            with translated(root, "create directory"):
+                _make_directories(root)
+
+    def __repr__(self) -> str:
+        return f"LocalStorage({self._root!r})"
+
+    def write(self, path: str, data: pa.Buffer | bytes) -> None:
+        target = self._at(path)
+        with translated(target, "write"):
+            _make_directories(os.path.dirname(target))
+            _write_durably(target, data)
+            _sync_directory(os.path.dirname(target))
+
+    def publish(self, path: str, data: bytes) -> None:
+        target = self._at(path)
+        with translated(target, "publish"), self._temporary(target, data) as temporary:
+            os.replace(temporary, target)
+            _sync_directory(os.path.dirname(target))
+
+    def create(self, path: str, data: bytes) -> bool:
+        target = self._at(path)
+        with translated(target, "create"), self._temporary(target, data) as temporary:
+            try:
+                _link_or_copy(temporary, target, data)
+            except FileExistsError:
+                return False
+            _sync_directory(os.path.dirname(target))
+            return True
+
+    def read(self, path: str) -> pa.Buffer:
+        with translated(self._at(path), "read"), open(self._at(path), "rb") as file:
+            return pa.py_buffer(file.read())
+
+    def list(self, path: str) -> list[str]:
+        with translated(self._at(path), "list"):
+            try:
+                return sorted(name for name in os.listdir(self._at(path)) if not name.startswith(_TEMPORARY))
+            except FileNotFoundError:
+                return []
+
+    def delete(self, path: str) -> None:
+        target = self._at(path)
+        with translated(target, "delete"), suppress(FileNotFoundError):
+            if os.path.isdir(target) and not os.path.islink(target):
+                _remove_tree(target)
+            else:
+                os.unlink(target)
+            _sync_directory(os.path.dirname(target))
+
+    def move(self, source: str, target: str) -> None:
+        old, new = self._at(source), self._at(target)
+        with translated(old, f"move to {new}:"):
+            _make_directories(os.path.dirname(new))
+            os.rename(old, new)
+            # The new name first: at no time does a crash leave neither.
+            _sync_directory(os.path.dirname(new))
+            if os.path.dirname(old) != os.path.dirname(new):
+                _sync_directory(os.path.dirname(old))
+
+    def sizes(self, path: str) -> dict[str, int]:
+        with translated(self._at(path), "list"):
+            try:
+                with os.scandir(self._at(path)) as entries:
+                    found = {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+            except FileNotFoundError:
+                return {}
+        return {name: found[name] for name in sorted(found) if not name.startswith(_TEMPORARY)}
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        with translated(self._at(path), "open"):
+            return pa.OSFile(self._at(path), "rb")
+
+    def is_file(self, path: str) -> bool:
+        return os.path.isfile(self._at(path))
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(self._at(path))
+
+    def _at(self, path: str) -> str:
+        return os.path.join(self._root, checked(path)) if checked(path) else self._root
+
+    @contextmanager
+    def _temporary(self, target: str, data: bytes) -> Iterator[str]:
+        """A durable file beside the target with the content; gone afterwards."""
+        _make_directories(os.path.dirname(target))
+        temporary = os.path.join(os.path.dirname(target), f"{_TEMPORARY}{uuid.uuid4().hex}")
+        try:
+            _write_durably(temporary, data)
+            yield temporary
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+
+def _write_durably(path: str, data: pa.Buffer | bytes) -> None:
+    try:
+        with open(path, "wb", buffering=0) as file:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+    except OSError:
+        with suppress(OSError):
+            os.unlink(path)
+        raise
+
+
+def _link_or_copy(temporary: str, target: str, data: bytes) -> None:
+    try:
+        os.link(temporary, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # No hard links here. Exclusive all the same, though a crash may leave the file cut short.
+        with open(target, "xb", buffering=0) as file:
+            file.write(data)
+            os.fsync(file.fileno())
+
+
+def _make_directories(path: str) -> None:
+    """Make a directory and its parents, each durable in its own parent."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path)
+    if parent != path:
+        _make_directories(parent)
+    with suppress(FileExistsError):
+        os.mkdir(path)
+        _sync_directory(parent)
+    if not os.path.isdir(path):
+        raise NotADirectoryError(errno.ENOTDIR, "there is a file where a directory is needed", path)
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_tree(path: str) -> None:
+    """Several may delete the same directory at once; what another one took is gone as wanted."""
+    for directory, _, names in os.walk(path, topdown=False):
+        for name in names:
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(directory, name))
+        with suppress(FileNotFoundError):
+            os.rmdir(directory)
+
+
+class ArrowStorage:
+    """A directory of a pyarrow file system: S3, GCS, Azure, HDFS …
+
+    In object stores `create` looks first and then publishes, which is not safe against two writers at the
+    same instant, and `move` is copy and delete. Elsewhere publish is a rename of a temporary file.
+    """
+
+    def __init__(self, filesystem: arrow_fs.FileSystem, root: str, *, location: str, create: bool = True) -> None:
+        self._fs = filesystem
+        self._root = root.rstrip("/")
+        self._location = location
+        self._is_object_store = filesystem.type_name in _OBJECT_STORES
+        if create and not self._is_object_store:
+            with translated(location, "create directory"):
+                filesystem.create_dir(self._root, recursive=True)
+
+    def __repr__(self) -> str:
+        return f"ArrowStorage({self._location!r})"
+
+    def write(self, path: str, data: pa.Buffer | bytes) -> None:
+        with translated(self._name(path), "write"):
+            self._write(self._at(path), data)
+
+    def publish(self, path: str, data: bytes) -> None:
+        target = self._at(path)
+        with translated(self._name(path), "publish"):
+            if self._is_object_store:
+                self._write(target, data)
+                return
+            temporary = f"{target.rpartition('/')[0]}/{_TEMPORARY}{uuid.uuid4().hex}"
+            self._write(temporary, data)
+            self._fs.move(temporary, target)
+
+    def create(self, path: str, data: bytes) -> bool:
+        with translated(self._name(path), "create"):
+            if self._type(path) != arrow_fs.FileType.NotFound:
+                return False
+        self.publish(path, data)
+        return True
+
+    def read(self, path: str) -> pa.Buffer:
+        with translated(self._name(path), "read"), self._fs.open_input_file(self._at(path)) as file:
+            return file.read_buffer()
+
+    def list(self, path: str) -> list[str]:
+        return sorted(info.base_name for info in self._below(path))
+
+    def delete(self, path: str) -> None:
+        with translated(self._name(path), "delete"), suppress(FileNotFoundError):
+            kind = self._type(path)
+            if kind == arrow_fs.FileType.Directory:
+                self._fs.delete_dir(self._at(path))
+            elif kind != arrow_fs.FileType.NotFound:
+                self._fs.delete_file(self._at(path))
+
+    def move(self, source: str, target: str) -> None:
+        with translated(self._name(source), f"move to {self._name(target)}:"):
+            if self._type(source) == arrow_fs.FileType.NotFound:
+                raise FileNotFoundError(f"{self._name(source)}: no such file")
+            self._make_parent(self._at(target))
+            self._fs.move(self._at(source), self._at(target))
+
+    def sizes(self, path: str) -> dict[str, int]:
+        files = [info for info in self._below(path) if info.type == arrow_fs.FileType.File]
+        return {info.base_name: info.size for info in sorted(files, key=lambda info: str(info.base_name))}
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        with translated(self._name(path), "open"):
+            return self._fs.open_input_file(self._at(path))
+
+    def is_file(self, path: str) -> bool:
+        with translated(self._name(path), "look at"):
+            return bool(self._type(path) == arrow_fs.FileType.File)
+
+    def is_directory(self, path: str) -> bool:
+        with translated(self._name(path), "look at"):
+            return bool(self._type(path) == arrow_fs.FileType.Directory)
+
+    def _below(self, path: str) -> Sequence[arrow_fs.FileInfo]:
+        with translated(self._name(path), "list"):
+            found = self._fs.get_file_info(arrow_fs.FileSelector(self._at(path), allow_not_found=True))
+        return [info for info in found if not info.base_name.startswith(_TEMPORARY)]
+
+    def _write(self, target: str, data: pa.Buffer | bytes) -> None:
+        self._make_parent(target)
+        with self._fs.open_output_stream(target) as stream:
+            stream.write(data)
+
+    def _make_parent(self, target: str) -> None:
+        if not self._is_object_store:
+            self._fs.create_dir(target.rpartition("/")[0], recursive=True)
+
+    def _type(self, path: str) -> arrow_fs.FileType:
+        return self._fs.get_file_info(self._at(path)).type
+
+    def _at(self, path: str) -> str:
+        return f"{self._root}/{checked(path)}" if checked(path) else self._root
+
+    def _name(self, path: str) -> str:
+        return f"{self._location}/{path}"

@@ -1,0 +1,170 @@
+"""Opening storage by location, its errors, and what is special about each implementation."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from weir.errors import ConfigError, JobError, ProtocolViolation, StorageFull, StorageUnavailable
+from weir.runtime import storage_files
+from weir.runtime.storage import (
+    MemoryStorage,
+    absolute_location,
+    check_writable,
+    open_storage,
+    open_writable,
+    register_scheme,
+)
+from weir.runtime.storage_files import LocalStorage
+
+
+def test_an_unknown_scheme_is_refused_by_name_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"'foo' is not known.*file://, s3://, gs://.*hdfs://"):
+        open_storage("foo://bucket/x")
+
+
+def test_a_registered_scheme_is_opened_by_its_factory() -> None:
+    memory = MemoryStorage(1000)
+    register_scheme("simulated", lambda uri: memory)
+    assert open_storage("simulated://any/thing") is memory
+
+
+def test_a_relative_path_means_the_same_place_wherever_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    location = absolute_location("out/")
+    monkeypatch.chdir("/")
+    open_storage(location).write("x", b"1")
+    assert (tmp_path / "out" / "x").read_bytes() == b"1"
+
+
+def test_an_empty_location_is_refused() -> None:
+    with pytest.raises(ConfigError, match="empty"):
+        open_storage(" ")
+
+
+def test_nothing_is_made_when_not_asked_to(tmp_path: Path) -> None:
+    storage = open_storage(tmp_path / "nothing", create=False)
+    assert storage.list("") == []
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_file_where_a_directory_is_needed_names_the_path(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StorageUnavailable, match=r"file where a directory is needed.*file"):
+        open_storage(tmp_path / "file" / "below")
+    with pytest.raises(JobError, match=r"checkpoints of 'job' at '.*below' cannot be written"):
+        open_writable(tmp_path / "file" / "below", "checkpoints of 'job'")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_no_room_is_storage_full_and_leaves_no_half_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    storage = LocalStorage(str(tmp_path))
+
+    def full(_descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(storage_files.os, "fsync", full)
+    for call in (storage.write, storage.publish, storage.create):
+        with pytest.raises(StorageFull, match="part"):
+            call("part", b"data")
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_unwritable_location_is_a_job_error_that_names_it_and_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = LocalStorage(str(tmp_path))
+
+    def denied(_descriptor: int) -> None:
+        raise PermissionError(errno.EACCES, "denied by test")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage_files.os, "fsync", denied)
+        with pytest.raises(JobError, match=r"checkpoint location /x cannot be written: .*denied by test"):
+            check_writable(storage, "checkpoint location /x")
+    check_writable(storage, "checkpoint location /x")
+    assert os.listdir(tmp_path) == []
+
+
+def test_everything_is_synced_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order of system calls is what makes a crash harmless."""
+    calls: list[str] = []
+    real_sync, real_replace, real_rename = os.fsync, os.replace, os.rename
+
+    def synced(descriptor: int) -> None:
+        calls.append("sync " + ("directory" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file"))
+        real_sync(descriptor)
+
+    def replaced(source: str, target: str) -> None:
+        calls.append("rename")
+        real_replace(source, target)
+
+    def renamed(source: str, target: str) -> None:
+        calls.append("rename")
+        real_rename(source, target)
+
+    storage = LocalStorage(str(tmp_path))
+    monkeypatch.setattr(storage_files.os, "fsync", synced)
+    monkeypatch.setattr(storage_files.os, "replace", replaced)
+    monkeypatch.setattr(storage_files.os, "rename", renamed)
+    storage.write("a", b"1")
+    assert calls == ["sync file", "sync directory"]
+    calls.clear()
+    storage.publish("b", b"1")
+    assert calls == ["sync file", "rename", "sync directory"]
+    calls.clear()
+    storage.move("a", "c")
+    assert calls == ["rename", "sync directory"]
+    calls.clear()
+    storage.write("new/deep/a", b"1")
+    assert calls == ["sync directory", "sync directory", "sync file", "sync directory"]
+
+
+def test_create_works_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_source: str, _target: str) -> None:
+        raise PermissionError(errno.EPERM, "no hard links")
+
+    monkeypatch.setattr(storage_files.os, "link", refused)
+    storage = LocalStorage(str(tmp_path))
+    assert storage.create("owner", b"1")
+    assert not storage.create("owner", b"2")
+    assert os.listdir(tmp_path) == ["owner"]
+
+
+def test_a_half_written_temporary_file_is_never_listed(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    (tmp_path / f"{storage_files._TEMPORARY}abc").write_bytes(b"half")
+    assert storage.list("") == []
+    assert storage.sizes("") == {}
+
+
+def test_memory_refuses_what_goes_beyond_its_limit_and_keeps_what_it_has() -> None:
+    storage = MemoryStorage(10)
+    storage.write("a", b"12345678")
+    with pytest.raises(StorageFull, match="limit of 10"):
+        storage.write("b", b"123")
+    storage.write("a", b"1234567890")
+    assert storage.used_bytes == 10
+    storage.delete("a")
+    storage.write("b", b"123")
+    assert storage.list("") == ["b"]
+
+
+def test_paths_cannot_leave_the_directory(tmp_path: Path) -> None:
+    for storage in (LocalStorage(str(tmp_path)), MemoryStorage(100)):
+        for path in ("../x", "/etc/x", "a/../../x"):
+            with pytest.raises(ProtocolViolation):
+                storage.write(path, b"")
+
+
+def test_storage_errors_survive_pickling() -> None:
+    error = pickle.loads(pickle.dumps(StorageFull("no room", path="x")))
+    assert isinstance(error, StorageFull) and str(error) == "no room"
