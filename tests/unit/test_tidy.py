@@ -17,8 +17,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "weir"
 
-LADDER = ("version", "errors", "ids", "config", "snapshot", "state", "operators", "graph", "runtime", "connectors")
-LADDER += ("api", "service", "testing")
+LADDER = ("version", "errors", "ids", "config", "snapshot", "schema", "state", "operators", "graph", "runtime")
+LADDER += ("connectors", "api", "service", "testing")
 """Each may import from itself and from those to its left, in any form: at the top, in a function, for types only."""
 
 FACE = "weir"
