@@ -1,0 +1,91 @@
+"""What became of the latest checkpoints, for people to look at.
+
+Comes in: what the coordinator decides. Goes out: one record for each checkpoint,
+bounded. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from weir.ids import AttemptId, CheckpointId
+from weir.snapshot.messages import AbortReason, OperatorPart
+
+RECORDS_MAX = 100
+"""Checkpoints that are remembered."""
+
+
+class CheckpointState(Enum):
+    """How far a checkpoint has come."""
+
+    PENDING = "pending"
+    COMPLETED = "completed"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True)
+class CheckpointRecord:
+    """One checkpoint, from its trigger on."""
+
+    id: CheckpointId
+    attempt: AttemptId
+    triggered_ms: float
+    state: CheckpointState = CheckpointState.PENDING
+    duration_ms: float = 0.0
+    """From the trigger to the end; 0 while it is pending."""
+    size_bytes: int = 0
+    """Of the state files that were acknowledged so far."""
+    acknowledged: int = 0
+    """Subtasks whose part is durable."""
+    reason: AbortReason | None = None
+    detail: str = ""
+    final: bool = False
+    """The last checkpoint of a bounded job."""
+
+
+class History:
+    """Records by id, oldest first."""
+
+    def __init__(self) -> None:
+        self._records: dict[CheckpointId, CheckpointRecord] = {}
+
+    @property
+    def records(self) -> tuple[CheckpointRecord, ...]:
+        return tuple(self._records.values())
+
+    def triggered(self, record: CheckpointRecord) -> None:
+        self._records[record.id] = record
+        if len(self._records) > RECORDS_MAX:
+            del self._records[next(iter(self._records))]
+
+    def acknowledged(self, checkpoint: CheckpointId, parts: tuple[OperatorPart, ...]) -> None:
+        record = self._records.get(checkpoint)
+        if record is None:
+            return
+        added_bytes = sum(file.length_bytes for part in parts for file in part.files.values())
+        self._records[checkpoint] = replace(
+            record, size_bytes=record.size_bytes + added_bytes, acknowledged=record.acknowledged + 1
+        )
+
+    def completed(self, checkpoint: CheckpointId, now_ms: float) -> None:
+        self._end(checkpoint, now_ms, state=CheckpointState.COMPLETED)
+
+    def aborted(self, checkpoint: CheckpointId, now_ms: float, *, reason: AbortReason, detail: str = "") -> None:
+        self._end(checkpoint, now_ms, state=CheckpointState.ABORTED, reason=reason, detail=detail)
+
+    def _end(
+        self,
+        checkpoint: CheckpointId,
+        now_ms: float,
+        *,
+        state: CheckpointState,
+        reason: AbortReason | None = None,
+        detail: str = "",
+    ) -> None:
+        record = self._records.get(checkpoint)
+        if record is not None and record.state is CheckpointState.PENDING:
+            duration_ms = now_ms - record.triggered_ms
+            self._records[checkpoint] = replace(
+                record, state=state, duration_ms=duration_ms, reason=reason, detail=detail
+            )

@@ -1,0 +1,195 @@
+"""What makes a checkpoint: the manifest, as a value and as bytes.
+
+Comes in: what the subtasks acknowledged, or the bytes of a manifest. Goes out: the
+other of the two. Reads and writes no file. Any altered or missing byte is detected:
+
+    {"body":{"version":1,"job":…,"operators":{UID:{"parallelism":…,"parts":[…]}}},"sha256":"…"}
+
+is ordinary JSON, but its frame and the body are compared byte for byte. The frame is
+the same for all versions, so that damage is told from a version that is too new.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from weir.errors import CheckpointError, CorruptCheckpoint, ProtocolViolation
+from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
+from weir.snapshot.messages import FileRef, Json, OperatorPart
+
+VERSION = 1
+"""The format that is written, and the newest that can be read."""
+
+_FRAME_START = b'{"body":'
+_FRAME_MIDDLE = b',"sha256":"'
+_FRAME_END = b'"}'
+_DIGEST_LENGTH = 64
+
+
+@dataclass(frozen=True)
+class PartOf:
+    """What subtask `index` put in for one operator."""
+
+    index: int
+    inline: Json = None
+    files: Mapping[str, FileRef] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OperatorSnapshot:
+    """One operator's parts, one for each subtask, by index."""
+
+    parallelism: int
+    parts: tuple[PartOf, ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A whole checkpoint: once its bytes are published, the checkpoint exists."""
+
+    version: int
+    job: str
+    checkpoint: CheckpointId
+    attempt: AttemptId
+    max_parallelism: int
+    created_ms: float
+    operators: Mapping[Uid, OperatorSnapshot]
+
+    @property
+    def files(self) -> tuple[FileRef, ...]:
+        """Every file that restoring this checkpoint needs."""
+        parts = [part for operator in self.operators.values() for part in operator.parts]
+        return tuple(file for part in parts for file in part.files.values())
+
+
+def checksum(data: Any) -> str:
+    """The checksum of a state file; takes anything with a buffer. SHA-256 is the fastest strong hash in the standard
+    library where the processor knows it, which is nearly everywhere."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+# --- From acknowledgements ----------------------------------------------------------------------------
+
+
+def build(
+    *,
+    job: str,
+    checkpoint: CheckpointId,
+    attempt: AttemptId,
+    max_parallelism: int,
+    created_ms: float,
+    parts: Mapping[SubtaskId, tuple[OperatorPart, ...]],
+    parallelism: Mapping[VertexId, int],
+) -> Manifest:
+    """Put the parts of all subtasks together. A part that is missing or that comes twice is our bug."""
+    expected = {SubtaskId(vertex, index) for vertex, count in parallelism.items() for index in range(count)}
+    if expected != set(parts):
+        missing = sorted(map(str, expected - set(parts)))
+        unknown = sorted(map(str, set(parts) - expected))
+        raise ProtocolViolation(f"manifest of checkpoint {checkpoint}: missing {missing}, unknown {unknown}")
+    collected: dict[Uid, dict[int, PartOf]] = {}
+    vertices: dict[Uid, VertexId] = {}
+    for subtask in sorted(parts):
+        for part in parts[subtask]:
+            of_operator = collected.setdefault(part.uid, {})
+            if subtask.index in of_operator or vertices.setdefault(part.uid, subtask.vertex) != subtask.vertex:
+                raise ProtocolViolation(f"manifest of checkpoint {checkpoint}: operator {part.uid!r} twice ({subtask})")
+            of_operator[subtask.index] = PartOf(subtask.index, part.inline, dict(part.files))
+    operators: dict[Uid, OperatorSnapshot] = {}
+    for uid, by_index in collected.items():
+        count = parallelism[vertices[uid]]
+        if len(by_index) != count:
+            raise ProtocolViolation(
+                f"manifest of checkpoint {checkpoint}: operator {uid!r} has parts of subtasks {sorted(by_index)}, "
+                f"expected all {count}"
+            )
+        operators[uid] = OperatorSnapshot(count, tuple(by_index[index] for index in range(count)))
+    return Manifest(VERSION, job, checkpoint, attempt, max_parallelism, created_ms, operators)
+
+
+# --- Bytes --------------------------------------------------------------------------------------------
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The bytes to publish."""
+    body = {
+        "version": manifest.version,
+        "job": manifest.job,
+        "checkpoint": manifest.checkpoint,
+        "attempt": manifest.attempt,
+        "max_parallelism": manifest.max_parallelism,
+        "created_ms": manifest.created_ms,
+        "operators": {uid: _operator_json(operator) for uid, operator in manifest.operators.items()},
+    }
+    data = json.dumps(body, separators=(",", ":")).encode("ascii")
+    return b"".join((_FRAME_START, data, _FRAME_MIDDLE, _digest(data), _FRAME_END))
+
+
+def decode(data: bytes) -> Manifest:
+    """The manifest, CorruptCheckpoint when any byte is not what was written, or CheckpointError when it is too new."""
+    body = _json(_body(data))
+    version = body.get("version") if isinstance(body, dict) else None
+    if not isinstance(version, int):
+        raise CorruptCheckpoint(f"the manifest has format version {version!r}; expected a whole number")
+    if version > VERSION:
+        raise CheckpointError(
+            f"the manifest has format version {version}, and this Weir reads versions up to {VERSION}; "
+            "restore it with the Weir that wrote it, or a newer one"
+        )
+    try:
+        return Manifest(
+            version=version,
+            job=body["job"],
+            checkpoint=CheckpointId(body["checkpoint"]),
+            attempt=AttemptId(body["attempt"]),
+            max_parallelism=body["max_parallelism"],
+            created_ms=body["created_ms"],
+            operators={Uid(uid): _operator(value) for uid, value in body["operators"].items()},
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorruptCheckpoint(
+            f"the manifest lacks what format version {version} has: {type(error).__name__} {error}"
+        ) from error
+
+
+def _body(data: bytes) -> bytes:
+    """The body, once frame and digest are found to be right."""
+    tail = len(_FRAME_MIDDLE) + _DIGEST_LENGTH + len(_FRAME_END)
+    body = data[len(_FRAME_START) : -tail]
+    if data != b"".join((_FRAME_START, body, _FRAME_MIDDLE, _digest(body), _FRAME_END)):
+        raise CorruptCheckpoint(
+            f"the manifest ({len(data)} bytes) is not what was written: it was altered or cut off; restore the file "
+            "from a backup"
+        )
+    return body
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise CorruptCheckpoint(f"the manifest's body is not JSON: {error}") from error
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.sha256(body).hexdigest().encode("ascii")
+
+
+def _operator_json(operator: OperatorSnapshot) -> Json:
+    parts = [
+        {"index": part.index, "inline": part.inline, "files": {name: asdict(file) for name, file in part.files.items()}}
+        for part in operator.parts
+    ]
+    return {"parallelism": operator.parallelism, "parts": parts}
+
+
+def _operator(value: Json) -> OperatorSnapshot:
+    parts = tuple(
+        PartOf(part["index"], part["inline"], {name: FileRef(**file) for name, file in part["files"].items()})
+        for part in value["parts"]
+    )
+    return OperatorSnapshot(value["parallelism"], parts)
