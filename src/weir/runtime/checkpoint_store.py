@@ -148,7 +148,7 @@ class CheckpointStore:
 
     def _is_there(self, path: str, data: bytes) -> bool:
         try:
-            return self._storage.read(path).to_pybytes() == data
+            return bool(self._storage.read(path).to_pybytes() == data)
         except FileNotFoundError:
             return False
 

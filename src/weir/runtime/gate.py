@@ -77,7 +77,7 @@ def _route(edge: Edge, index: int, targets: int, max_parallelism: int) -> Route:
         return lambda batch: ((0, batch),)
     if isinstance(exchange, HashByKey):
         keys = exchange.keys
-        return lambda batch: split_by_owner(batch, keys, targets, max_parallelism)
+        return lambda batch: split_by_owner(batch, keys, parallelism=targets, max_parallelism=max_parallelism)
     if isinstance(exchange, Broadcast):
         return lambda batch: [(target, batch) for target in range(targets)]
     if isinstance(exchange, Rebalance):

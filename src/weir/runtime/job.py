@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from weir.config import Checkpoints, JobConfig
+from weir.config import JobConfig
 from weir.errors import JobError, JobFailed
 from weir.graph.plan import Plan
 from weir.operators.sink import Sink
@@ -25,7 +25,8 @@ from weir.runtime.metrics import operator_metrics
 from weir.runtime.phases import Outcome
 from weir.runtime.ports import Storage
 from weir.runtime.spark_cluster import SparkCluster
-from weir.snapshot.coordinator import CheckpointRecord, CoordinatorSettings
+from weir.snapshot.coordinator import CoordinatorSettings
+from weir.snapshot.history import CheckpointRecord, CheckpointState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,7 +68,7 @@ class Job:
             background=self._background,
             cluster=self._cluster,
             store=CheckpointStore(storage, config.name, retries_max=config.settings.storage_retries_max),
-            settings=_coordinator_settings(config.checkpoints),
+            settings=CoordinatorSettings.from_config(config.checkpoints),
             notify=self._noticed,
         )
         self._cluster.driver = self._driver
@@ -109,7 +110,7 @@ class Job:
 
     def checkpoints(self) -> list[CheckpointRecord]:
         """The completed checkpoints among the latest, oldest first."""
-        return [record for record in self.checkpoint_history() if record.completed]
+        return [record for record in self.checkpoint_history() if record.state is CheckpointState.COMPLETED]
 
     def checkpoint_history(self) -> list[CheckpointRecord]:
         """The latest checkpoints, whatever became of them, oldest first."""
@@ -204,15 +205,3 @@ class Job:
                 return future.result()
         self._mailbox.drain()
         return future.result()
-
-
-def _coordinator_settings(checkpoints: Checkpoints | None) -> CoordinatorSettings:
-    checkpoints = checkpoints or Checkpoints(every=None)
-    return CoordinatorSettings(
-        interval_ms=checkpoints.interval_ms,
-        timeout_ms=checkpoints.timeout_ms,
-        min_pause_ms=checkpoints.min_pause_ms,
-        max_concurrent=checkpoints.max_concurrent,
-        tolerable_failures=checkpoints.tolerable_failures,
-        retain=checkpoints.retain,
-    )

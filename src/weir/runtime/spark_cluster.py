@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from weir.config import Checkpoints, JobConfig
+from weir.errors import SlotsMissing, WeirError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime.clock import Mailbox
@@ -74,9 +75,15 @@ class SparkCluster:
             token=self._token,
             storage_uri=self._storage_uri,
         )
-        stage = BarrierStage(self._session, self._config.name, self._plan.parallelism, task_main(spec))
+        stage = BarrierStage(
+            self._session,
+            name=self._config.name,
+            parallelism=self._plan.parallelism,
+            task_main=task_main(spec),
+            description=f"weir: {self._config.name} (attempt {attempt})",
+        )
         self._stages[attempt] = stage
-        stage.on_done(lambda error: self._mailbox.post(partial(self._ended, attempt, error)))
+        stage.on_done(lambda ended: self._mailbox.post(partial(self._ended, attempt, ended.error)))
         stage.start()
 
     def send(self, attempt: AttemptId, task: TaskIndex, message: ToTask) -> None:
@@ -102,10 +109,10 @@ class SparkCluster:
         assert self.driver is not None
         self.driver.task_lost(attempt, task, reason)
 
-    def _ended(self, attempt: AttemptId, error: str | None) -> None:
+    def _ended(self, attempt: AttemptId, error: WeirError | None) -> None:
         assert self.driver is not None
         self._stages.pop(attempt, None)
-        self.driver.stage_ended(attempt, error)
+        self.driver.stage_ended(attempt, None if error is None else str(error), fatal=isinstance(error, SlotsMissing))
 
 
 def task_main(spec: TaskSpec) -> Callable[[int], None]:

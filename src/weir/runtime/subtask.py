@@ -16,7 +16,7 @@ from enum import Enum
 import pyarrow as pa
 
 from weir.errors import ProtocolViolation
-from weir.ids import CheckpointId, SubtaskId
+from weir.ids import CheckpointId, SubtaskId, Uid
 from weir.operators.base import Frozen, OperatorContext
 from weir.operators.source import SourceReader
 from weir.runtime.chain import Chain, Counters
@@ -113,7 +113,7 @@ class Subtask(ABC):
         self._flushed_ms = now_ms
         self.chain.flush()
 
-    def _snapshot(self, checkpoint: CheckpointId, source: dict[str, Frozen] | None = None) -> None:
+    def _snapshot(self, checkpoint: CheckpointId, source: dict[Uid, Frozen] | None = None) -> None:
         # The order is the guarantee: everything held back goes out before the barrier, the state is frozen between
         # the last row before and the first row after it, and only then does the barrier go on.
         self.chain.flush()
@@ -220,10 +220,10 @@ class InnerSubtask(Subtask):
 
     def _take(self, channel: int) -> None:
         element = self._inputs[channel].peek()
-        if isinstance(element, pa.RecordBatch):
-            self.chain.process(self._merged(channel))
-            return
         self._inputs[channel].pop()
+        if isinstance(element, pa.RecordBatch):
+            self.chain.process(self._merged(channel, element))
+            return
         if isinstance(element, Barrier):
             self._align(BarrierArrived(channel, element.checkpoint))
         elif isinstance(element, BarrierCancelled):
@@ -235,19 +235,19 @@ class InnerSubtask(Subtask):
         else:
             raise ProtocolViolation(f"subtask {self.id}: unknown element {element!r}")
 
-    def _merged(self, channel: int) -> pa.RecordBatch:
+    def _merged(self, channel: int, first: pa.RecordBatch) -> pa.RecordBatch:
         # A slow operator finds several batches waiting and takes them as one: large batches under load, and
         # no waiting without.
         queue = self._inputs[channel]
-        batches = [queue.pop()]
-        rows, size = batches[0].num_rows, batches[0].nbytes
+        batches, rows, size = [first], first.num_rows, first.nbytes
         while isinstance(following := queue.peek(), pa.RecordBatch):
             rows += following.num_rows
             size += following.nbytes
             if rows > self._rows_max or size > self._bytes_max:
                 break
-            batches.append(queue.pop())
-        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+            batches.append(following)
+            queue.pop()
+        return first if len(batches) == 1 else pa.concat_batches(batches)
 
     def _align(self, event: AlignmentEvent) -> None:
         for effect in self._alignment.handle(event):

@@ -1,0 +1,86 @@
+"""Simulated ports: a clock that the world moves, channels and control lines that deliver when the world says so,
+and background work that runs, or never runs, when the world decides.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from weir.ids import ChannelId
+from weir.runtime.ports import Element
+from weir.snapshot.messages import FromTask
+
+
+class SimClock:
+    def __init__(self) -> None:
+        self.time_ms = 0.0
+
+    def now_ms(self) -> float:
+        return self.time_ms
+
+
+class SimBackground:
+    """Work that was handed over and has not run yet."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
+
+    def run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.waiting.append((work, done))
+
+    def take(self, index: int) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+        """Threads may finish in any order."""
+        self.waiting.rotate(-index)
+        chosen = self.waiting.popleft()
+        self.waiting.rotate(index)
+        return chosen
+
+
+class SimChannel:
+    """One FIFO. What is on the wire is not yet there for the receiver; both count against the capacity."""
+
+    def __init__(self, capacity: int, local: bool) -> None:
+        self._capacity = capacity
+        self._local = local
+        self.wire: deque[Element] = deque()
+        self.inbox: deque[Element] = deque()
+
+    def offer(self, element: Element) -> bool:
+        if len(self.wire) + len(self.inbox) >= self._capacity:
+            return False
+        (self.inbox if self._local else self.wire).append(element)
+        return True
+
+    def deliver(self) -> None:
+        self.inbox.append(self.wire.popleft())
+
+    def peek(self) -> Element | None:
+        return self.inbox[0] if self.inbox else None
+
+    def pop(self) -> Element:
+        return self.inbox.popleft()
+
+
+class SimTransport:
+    """The channels of one attempt, shared by its tasks."""
+
+    def __init__(self, channels: dict[ChannelId, SimChannel]) -> None:
+        self._channels = channels
+
+    def out(self, channel: ChannelId) -> SimChannel:
+        return self._channels[channel]
+
+    def into(self, channel: ChannelId) -> SimChannel:
+        return self._channels[channel]
+
+
+class SimControl:
+    """A task's line to the driver: first in, first out, delivered by the world."""
+
+    def __init__(self) -> None:
+        self.to_driver: deque[FromTask] = deque()
+
+    def send(self, message: FromTask) -> None:
+        self.to_driver.append(message)
