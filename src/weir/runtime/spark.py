@@ -1,0 +1,276 @@
+"""The Spark session that a job runs on: started here or brought by the user, its slots and its addresses.
+
+Comes in: a parallelism, or a user's SparkSession. Goes out: a session that is ready to run barrier stages,
+how many tasks it can run at once, and which address tasks and driver reach each other at.
+Never knows what a job computes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from weir.errors import ConfigError, SlotsMissing
+from weir.runtime.daemon import ENVIRONMENT
+from weir.runtime.jvm import start_jvm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SPARE_SLOTS = 2
+"""Slots of the embedded Spark beyond the job's own: a batch query beside a running job does not hang."""
+
+LOOPBACK = "127.0.0.1"
+
+SLOTS_POLL_MS = 50
+"""How often `check_slots` looks again."""
+
+SLOTS_WAIT_MS = 30_000
+"""How long `check_slots` waits for a cluster's executors to come (back)."""
+
+SPARK_LOG_VARIABLE = "WEIR_SPARK_LOG"
+"""Environment variable: the log level of the embedded Spark (INFO, WARN, ERROR). Off by default: Weir reports
+what concerns the job itself."""
+
+_session: SparkSession | None = None
+_session_lock = threading.Lock()
+
+
+# --- The embedded session ---------------------------------------------------------------------------
+
+
+def embedded_session(parallelism: int, name: str = "weir") -> SparkSession:
+    """A local Spark with room for `parallelism` tasks and some more; the one that runs already, if it has the room."""
+    global _session
+    with _session_lock:
+        _quiet_pandas_warning()
+        from pyspark.sql import SparkSession
+
+        if _session is not None and _alive(_session):
+            if (slots(_session) or 0) >= parallelism:
+                return _session
+            raise ConfigError(
+                f"The embedded Spark of this process has {slots(_session)} slots, and the job {name!r} needs "
+                f"{parallelism}. Start the largest job first, or stop it with `weir.runtime.spark.stop_embedded()`."
+            )
+        active = SparkSession.getActiveSession()
+        if active is not None and _alive(active):
+            raise ConfigError(
+                "A SparkSession is already active in this process, and a process can hold only one. "
+                "Pass it on: Environment(spark=session)."
+            )
+        _session = _start(max(parallelism, os.cpu_count() or 1) + SPARE_SLOTS, name)
+        return _session
+
+
+def stop_embedded() -> None:
+    """Stop the embedded Spark, if it runs."""
+    global _session
+    with _session_lock:
+        if _session is not None and _alive(_session):
+            _session.stop()
+        _session = None
+
+
+def _start(slot_count: int, name: str) -> SparkSession:
+    from pyspark.conf import SparkConf
+    from pyspark.sql import SparkSession
+
+    conf = SparkConf(loadDefaults=False).setAll(list(_embedded_settings(slot_count, name).items()))
+    with _environment({"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": LOOPBACK, **ENVIRONMENT}):
+        output = start_jvm(conf, loud=SPARK_LOG_VARIABLE in os.environ)
+        session: SparkSession = SparkSession.builder.config(conf=conf).getOrCreate()
+    if output is not None:
+        output.pass_on()
+    return session
+
+
+def _embedded_settings(slot_count: int, name: str) -> dict[str, str]:
+    return {
+        "spark.master": f"local[{slot_count}]",
+        "spark.app.name": name,
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
+        "spark.log.level": os.environ.get(SPARK_LOG_VARIABLE, "OFF").upper(),
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": str(slot_count),
+        **recommended_settings(),
+    }
+
+
+def recommended_settings() -> dict[str, str]:
+    """What the embedded Spark has and a cluster may be given, for a fast restart: none of it is needed to run.
+
+    The daemon that preloads the libraries needs Weir to be importable on every executor.
+    """
+    package_parent = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return {
+        "spark.task.maxFailures": "1",
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+        "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
+        "spark.python.worker.reuse": "true",
+        "spark.python.task.killTimeout": "100ms",
+        "spark.python.daemon.module": "weir.runtime.daemon",
+        # The daemon must find this very package, however the driver came by it.
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(p for p in (package_parent, os.environ.get("PYTHONPATH")) if p),
+        **{f"spark.executorEnv.{variable}": value for variable, value in ENVIRONMENT.items()},
+    }
+
+
+def _alive(session: SparkSession) -> bool:
+    context = classic_context(session)
+    return context is None or (context._jsc is not None and not context._jsc.sc().isStopped())
+
+
+def _quiet_pandas_warning() -> None:
+    """PySpark warns about pandas 3 whenever it is installed; Weir's path through PySpark does not use pandas."""
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Set environment variables for a while: what the JVM inherits, and what PySpark reads when a session starts."""
+    before = {variable: os.environ.get(variable) for variable in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for variable, value in before.items():
+            if value is None:
+                os.environ.pop(variable, None)
+            else:
+                os.environ[variable] = value
+
+
+# --- A user's session -------------------------------------------------------------------------------
+
+
+def adopt(session: SparkSession) -> None:
+    """Make a session that Weir did not start run this very Python, where that is certain to exist and nobody chose."""
+    _quiet_pandas_warning()
+    context = classic_context(session)
+    if context is not None and is_local(session) and context.pythonExec == "python3":
+        context.pythonExec = sys.executable
+
+
+# --- Slots ------------------------------------------------------------------------------------------
+
+
+def classic_context(session: SparkSession) -> Any:
+    """The SparkContext of a classic session; None for Spark Connect."""
+    return getattr(session, "_sc", None)
+
+
+def is_local(session: SparkSession) -> bool:
+    """Whether every task runs on this host: local[N] and local-cluster[…]."""
+    context = classic_context(session)
+    return context is not None and str(context.master).startswith("local")
+
+
+def slots(session: SparkSession) -> int | None:
+    """How many tasks Spark can run at once now; None when it does not say (Spark Connect)."""
+    context = classic_context(session)
+    if context is None:
+        return None
+    java_context = context._jsc.sc()
+    with suppress(Exception):  # not a public call: what a barrier stage is checked against by Spark itself
+        profile = java_context.resourceProfileManager().defaultResourceProfile()
+        return int(java_context.maxNumConcurrentTasks(profile))
+    return int(context.defaultParallelism)
+
+
+def busy_slots(session: SparkSession) -> int:
+    """How many tasks run now."""
+    context = classic_context(session)
+    if context is None:
+        return 0
+    tracker = context.statusTracker()
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    # Spark counts active tasks late, but a stage that has started any shows at least one.
+    left = (s.numTasks - s.numCompletedTasks - s.numFailedTasks for s in stages if s is not None and s.numActiveTasks)
+    return min(int(sum(left)), slots(session) or 0)
+
+
+def check_slots(
+    session: SparkSession,
+    needed: int,
+    *,
+    timeout_ms: int = SLOTS_WAIT_MS,
+    given_up: Callable[[], bool] = lambda: False,
+) -> None:
+    """Raise SlotsMissing unless Spark has `needed` slots in all. A local Spark is refused at once; the executors
+    of a cluster may take `timeout_ms` to come, unless `given_up()` says that nobody waits any more."""
+    context = classic_context(session)
+    if context is not None and not is_local(session) and _dynamic_allocation(context):
+        raise ConfigError(
+            "Spark cannot run barrier stages with dynamic allocation. "
+            "Start the session with spark.dynamicAllocation.enabled=false."
+        )
+    deadline = time.monotonic() + timeout_ms / 1_000
+    while (there := slots(session)) is not None and there < needed and not given_up():
+        fixed = context is not None and re.fullmatch(r"local(\[[^\]]*\])?", str(context.master)) is not None
+        if fixed or time.monotonic() >= deadline:
+            raise SlotsMissing(_slots_message(session, there, needed), there=there, needed=needed)
+        time.sleep(SLOTS_POLL_MS / 1_000)
+
+
+def _dynamic_allocation(context: Any) -> bool:
+    return str(context.getConf().get("spark.dynamicAllocation.enabled", "false")).lower() == "true"
+
+
+def slots_message(session: SparkSession, needed: int) -> str:
+    """For a launch that waits in vain: how many slots there are, how many are taken, what to do."""
+    return _slots_message(session, slots(session), needed)
+
+
+def _slots_message(session: SparkSession, there: int | None, needed: int) -> str:
+    if there is None:
+        return f"The job needs {needed} task slots at once, and Spark did not start them."
+    busy = busy_slots(session)
+    taken = f", of which {busy} are taken by other work" if busy else ""
+    return (
+        f"The job needs {needed} task slots at once; Spark has {there}{taken}: {max(1, needed - there + busy)} "
+        f"missing. Start Spark with more cores or executors (master local[{needed + SPARE_SLOTS}], or more "
+        f"spark.executor.instances), or lower the job's parallelism."
+    )
+
+
+# --- Addresses --------------------------------------------------------------------------------------
+
+
+def driver_host(session: SparkSession) -> str:
+    """The address at which tasks reach the driver process; also the one to listen on."""
+    context = classic_context(session)
+    if is_local(session):
+        return LOOPBACK
+    if context is not None:
+        return str(context.getConf().get("spark.driver.host", _own_host()))
+    return _own_host()
+
+
+def task_host(driver: str | None = None) -> str:
+    """Inside a task: the address at which other tasks and the driver reach it, and to listen on.
+
+    `driver`: what driver_host() said there; when that is this very host, nothing needs to leave it.
+    """
+    if driver == LOOPBACK:
+        return LOOPBACK
+    from pyspark import BarrierTaskContext, TaskContext
+
+    context = TaskContext.get()
+    if isinstance(context, BarrierTaskContext):
+        address: str = context.getTaskInfos()[context.partitionId()].address
+        return address.rsplit(":", 1)[0].strip("[]")
+    return _own_host()
+
+
+def _own_host() -> str:
+    return socket.gethostbyname(socket.gethostname())
