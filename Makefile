@@ -53,7 +53,7 @@ bench: $(RUN) ## each workload once, one JSON line each
 
 clean: ## remove caches and what runs left behind; keeps the environment
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .sim build dist spark-warehouse metastore_db derby.log artifacts
-	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment too
 	rm -rf $(VENV)
