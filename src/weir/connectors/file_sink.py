@@ -1,0 +1,144 @@
+"""The exactly-once file sink: rows in, an ordinary table of part files out.
+
+An epoch's rows become pending part files, which no reader sees; the commit moves
+them into place. The rules for names, owners and commits are in parts.py, the file
+formats in encode.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import pyarrow as pa
+
+from weir.config import Size, size_bytes
+from weir.connectors.encode import check_encodable, check_format, encode
+from weir.connectors.parts import PartDirectory, PartName, name_of_uid
+from weir.errors import ConfigError
+from weir.ids import CheckpointId
+from weir.operators.base import OperatorContext
+from weir.operators.sink import Sink, SinkWriter
+from weir.runtime.storage import absolute_location, open_storage, open_writable
+from weir.snapshot.messages import Json
+
+FileFormat = Literal["jsonl", "csv", "parquet", "arrow"]
+
+
+class FileSink(Sink):
+    """Part files in a directory (local path or storage URI), each visible once its checkpoint is complete.
+
+    format:     "parquet", "jsonl", "csv" (with a header) or "arrow"
+    roll_bytes: rows of an epoch beyond this go to the disk before the epoch ends, as a part of their own
+    roll_rows:  the same, by number of rows
+    overwrite:  clear what an earlier run of the same job wrote; without it the job refuses to start there
+
+    The directory is an ordinary table: `spark.read.parquet(path)` opens it at any time.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        format: FileFormat = "parquet",
+        *,
+        roll_bytes: Size = "64MB",
+        roll_rows: int = 4_000_000,
+        overwrite: bool = False,
+    ) -> None:
+        self.path = absolute_location(path)
+        self.format = check_format(format)
+        self.roll_bytes = size_bytes(roll_bytes, "FileSink.roll_bytes")
+        self.roll_rows = roll_rows
+        self.overwrite = overwrite
+        if self.roll_bytes < 1 or roll_rows < 1:
+            raise ConfigError("FileSink.roll_bytes and FileSink.roll_rows: must be at least 1")
+
+    def __repr__(self) -> str:
+        return f"FileSink({self.path!r}, format={self.format!r})"
+
+    def check(self, schema: pa.Schema, name: str) -> None:
+        check_encodable(schema, format=self.format, name=name)
+
+    def validate(self, job: str, name: str, resume: bool) -> None:
+        storage = open_writable(self.path, f"sink {name!r}: the directory")
+        parts = PartDirectory(storage, self.path)
+        parts.claim(job=job, sink=name, format=self.format, resume=resume, overwrite=self.overwrite)
+
+    def writer(self) -> FileSinkWriter:
+        return FileSinkWriter(self)
+
+    def finish(self) -> None:
+        self.parts().finish()
+
+    def parts(self) -> PartDirectory:
+        """The directory's parts, opened anew."""
+        return PartDirectory(open_storage(self.path), self.path)
+
+
+class FileSinkWriter(SinkWriter):
+    """One subtask's writer: at most `roll_bytes` of the current epoch are in memory."""
+
+    def __init__(self, sink: FileSink) -> None:
+        self._sink = sink
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._bytes = 0
+        self._written: list[PartName] = []
+        self._epoch = 0
+
+    def open(self, context: OperatorContext, restored: Sequence[Json] | None) -> None:
+        self._context = context
+        self._parts = self._sink.parts()
+        self._parts.remove_void(context, _part_names(restored or ()))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows == 0:
+            return
+        self._batches.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        if self._bytes >= self._sink.roll_bytes or self._rows >= self._sink.roll_rows:
+            name, batches = self._cut()
+            self._store(name, batches)
+
+    def prepare(self, checkpoint: CheckpointId) -> Callable[[], Json]:
+        rest = [self._cut()] if self._batches else []
+        names = [str(name) for name in self._written]
+        self._written = []
+        self._epoch += 1
+
+        def make_durable() -> Json:
+            for name, batches in rest:
+                self._store(name, batches)
+            return {"parts": names} if names else None
+
+        return make_durable
+
+    def commit(self, committables: Sequence[Json]) -> None:
+        self._parts.commit(_part_names(committables), self._context.name)
+
+    def close(self) -> None:
+        self._batches = []
+
+    def _cut(self) -> tuple[PartName, list[pa.RecordBatch]]:
+        """Take what is buffered, as the epoch's next part."""
+        name = PartName(
+            uid=name_of_uid(self._context.uid),
+            subtask=self._context.index,
+            attempt=self._context.attempt,
+            epoch=self._epoch,
+            number=len(self._written),
+            kind=self._sink.format,
+        )
+        batches = self._batches
+        self._batches, self._rows, self._bytes = [], 0, 0
+        self._written.append(name)
+        return name, batches
+
+    def _store(self, name: PartName, batches: Sequence[pa.RecordBatch]) -> None:
+        self._parts.write_pending(name, encode(batches, self._sink.format))
+
+
+def _part_names(committables: Sequence[Json]) -> list[str]:
+    return [name for epoch in committables if epoch is not None for name in epoch["parts"]]

@@ -1,0 +1,201 @@
+"""One suite for every sink: rows become visible once, when their checkpoint is complete."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+from tests.contract.sinks import CASES, JOB, SCHEMA, TABLES, SinkCase, context, rows
+from weir.errors import CheckpointError
+from weir.ids import CheckpointId
+from weir.operators.sink import SinkWriter
+from weir.snapshot.messages import Json
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> SinkCase:
+    return validated(CASES[request.param](tmp_path))
+
+
+@pytest.fixture(params=TABLES)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> SinkCase:
+    return validated(TABLES[request.param](tmp_path))
+
+
+def validated(made: SinkCase) -> SinkCase:
+    made.sink.check(SCHEMA, "the sink")
+    made.sink.validate(JOB, "the sink", False)
+    return made
+
+
+def opened(case: SinkCase, restored: list[Json] | None = None, **where: int) -> SinkWriter:
+    # Through pickle, as on Spark.
+    writer = pickle.loads(pickle.dumps(case.sink)).writer()
+    writer.open(context(**where), restored)
+    return writer
+
+
+def epoch(writer: SinkWriter, checkpoint: int, *numbers: int) -> Json:
+    """Write rows, close the epoch, make it durable; the committable as it comes back from a manifest."""
+    for number in numbers:
+        writer.write(rows(number))
+    return json.loads(json.dumps(writer.prepare(CheckpointId(checkpoint))()))
+
+
+def visible(case: SinkCase) -> list[int]:
+    assert case.visible is not None
+    return sorted(case.visible())
+
+
+def test_nothing_is_visible_before_the_commit_and_everything_after(table: SinkCase) -> None:
+    writer = opened(table)
+    first = epoch(writer, 1, 1, 2, 3)
+    assert visible(table) == []
+    writer.write(rows(4))
+    writer.commit([first])
+    assert visible(table) == [1, 2, 3]
+
+
+def test_a_repeated_commit_changes_nothing(table: SinkCase) -> None:
+    writer = opened(table)
+    first, second = epoch(writer, 1, 1, 2, 3), epoch(writer, 2, 4)
+    writer.commit([first])
+    writer.commit([first, second])
+    writer.commit([second, first])
+    assert visible(table) == [1, 2, 3, 4]
+
+
+def test_epochs_may_be_prepared_before_the_one_before_is_durable(table: SinkCase) -> None:
+    writer = opened(table)
+    writer.write(rows(1))
+    first = writer.prepare(CheckpointId(1))
+    writer.write(rows(2))
+    second = writer.prepare(CheckpointId(2))
+    writer.write(rows(3))
+    later, earlier = second(), first()
+    writer.commit([earlier, later])
+    assert visible(table) == [1, 2]
+
+
+def test_a_writer_of_a_later_attempt_commits_what_the_checkpoint_holds(table: SinkCase) -> None:
+    committable = epoch(opened(table), 1, 1, 2)
+    later = opened(table, [committable], attempt=2)
+    later.commit([committable])
+    assert visible(table) == [1, 2]
+
+
+def test_the_old_and_the_new_attempt_may_both_commit(table: SinkCase) -> None:
+    old = opened(table)
+    committable = epoch(old, 1, 1, 2)
+    new = opened(table, [committable], attempt=2)
+    old.commit([committable])
+    new.commit([committable])
+    old.commit([committable])
+    assert visible(table) == [1, 2]
+
+
+def test_what_an_older_attempt_left_uncommitted_never_shows_and_is_removed(table: SinkCase) -> None:
+    old = opened(table)
+    kept, void = epoch(old, 1, 1, 2), epoch(old, 2, 3)
+    assert void is not None
+    new = opened(table, [kept], attempt=2)
+    new.commit([kept])
+    new.commit([epoch(new, 2, 3, 4)])
+    assert visible(table) == [1, 2, 3, 4]
+    assert table.leftovers() == []
+
+
+def test_a_fresh_start_after_a_failure_without_checkpoint_is_clean(table: SinkCase) -> None:
+    epoch(opened(table), 1, 1, 2)
+    new = opened(table, None, attempt=2)
+    assert table.leftovers() == []
+    new.commit([epoch(new, 1, 1, 2)])
+    assert visible(table) == [1, 2]
+
+
+def test_an_old_attempt_that_lingers_overwrites_nothing(table: SinkCase) -> None:
+    old = opened(table)
+    new = opened(table, None, attempt=2)
+    mine = epoch(new, 1, 1, 2)
+    epoch(old, 1, 7, 8)
+    new.commit([mine])
+    epoch(old, 2, 9)
+    assert visible(table) == [1, 2]
+    table.sink.finish()
+    assert table.leftovers() == []
+    assert visible(table) == [1, 2]
+
+
+def test_subtasks_do_not_touch_each_others_epochs(table: SinkCase) -> None:
+    old = [opened(table, index=index, parallelism=2) for index in range(2)]
+    committables = [epoch(old[0], 1, 1), epoch(old[1], 1, 2)]
+    first = opened(table, [committables[0]], index=0, parallelism=2, attempt=2)
+    first.commit([committables[0]])
+    second = opened(table, [committables[1]], index=1, parallelism=2, attempt=2)
+    second.commit([committables[1]])
+    assert visible(table) == [1, 2]
+
+
+def test_epochs_are_committed_at_another_parallelism(table: SinkCase) -> None:
+    old = [opened(table, index=index, parallelism=4) for index in range(4)]
+    committables = [epoch(writer, 1, number) for number, writer in enumerate(old)]
+    for index in range(3):
+        mine = [committables[j] for j in range(4) if j % 3 == index]
+        opened(table, mine, index=index, parallelism=3, attempt=2).commit(mine)
+    assert visible(table) == [0, 1, 2, 3]
+
+
+def test_an_epoch_handed_on_over_two_changes_of_parallelism_is_not_lost(table: SinkCase) -> None:
+    """Subtask 3 of 4 wrote it, subtask 1 of 2 carried it on without committing, subtask 1 of 3 has it now."""
+    carried = epoch(opened(table, index=3, parallelism=4), 1, 1, 2)
+    opened(table, [], index=0, parallelism=2, attempt=2)
+    opened(table, [carried], index=1, parallelism=2, attempt=2)
+    opened(table, [], index=0, parallelism=3, attempt=3)
+    opened(table, [], index=2, parallelism=3, attempt=3)
+    opened(table, [carried], index=1, parallelism=3, attempt=3).commit([carried])
+    assert visible(table) == [1, 2]
+
+
+def test_committables_that_vanished_are_an_error_that_names_them(table: SinkCase) -> None:
+    writer = opened(table)
+    committable = epoch(writer, 1, 1)
+    table.sink.finish()  # removes what is pending
+    with pytest.raises(CheckpointError, match=r"'the sink'.*part-out-00000-1-0-0.*lost"):
+        writer.commit([committable])
+
+
+def test_an_empty_epoch_commits_nothing(case: SinkCase) -> None:
+    writer = opened(case)
+    assert epoch(writer, 1) is None
+    writer.write(rows())
+    assert epoch(writer, 2) is None
+    writer.commit([])
+    writer.commit([None])
+    writer.close()
+    if case.visible is not None:
+        assert visible(case) == []
+
+
+def test_a_writer_can_be_closed_with_an_open_epoch(case: SinkCase) -> None:
+    writer = opened(case)
+    writer.write(rows(1))
+    writer.close()
+    case.sink.finish()
+    if case.visible is not None:
+        assert visible(case) == []
+    assert case.leftovers() == []
+
+
+def test_rows_keep_their_order_within_a_subtask(table: SinkCase) -> None:
+    writer = opened(table)
+    for number in range(5):
+        writer.commit([epoch(writer, number + 1, 2 * number, 2 * number + 1)])
+    assert table.visible is not None
+    assert table.visible() == list(range(10))
+
+
+def test_the_guarantee_is_stated(case: SinkCase) -> None:
+    assert case.sink.guarantee in ("exactly_once", "at_least_once")

@@ -1,0 +1,53 @@
+"""Committed rows come back to the driver, and the temporary directory goes."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+from pathlib import Path
+
+from tests.contract.sinks import SCHEMA, context, rows
+from weir.connectors import Collect
+from weir.ids import CheckpointId
+
+
+def run(sink: Collect, *numbers: int) -> None:
+    copy = pickle.loads(pickle.dumps(sink))
+    writer = copy.writer()
+    writer.open(context(), None)
+    writer.write(rows(*numbers))
+    writer.commit([writer.prepare(CheckpointId(1))()])
+    writer.close()
+    del copy, writer
+    gc.collect()
+
+
+def test_only_committed_rows_come_back_with_their_types() -> None:
+    sink = Collect()
+    sink.check(SCHEMA, "out")
+    sink.validate("job", "out", False)
+    assert sink.result().equals(SCHEMA.empty_table())
+    run(sink, 1, 2)
+    assert sink.result().schema == SCHEMA
+    assert sink.result()["n"].to_pylist() == [1, 2]
+
+
+def test_the_temporary_directory_goes_with_the_object_and_a_copy_does_not_take_it() -> None:
+    sink = Collect()
+    path = sink.path
+    assert not os.path.exists(path), "nothing happens before the job starts"
+    sink.validate("job", "out", False)
+    run(sink, 1)
+    assert os.path.exists(path)
+    del sink
+    gc.collect()
+    assert not os.path.exists(path)
+
+
+def test_a_directory_of_the_users_own_stays_until_discarded(tmp_path: Path) -> None:
+    sink = Collect(tmp_path / "rows")
+    sink.validate("job", "out", False)
+    run(sink, 1)
+    sink.discard()
+    assert list((tmp_path / "rows").iterdir()) == []

@@ -1,0 +1,239 @@
+"""The file sink: whose directory it is, what it refuses, and what the files hold."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from tests.contract.sinks import context, pending, read_numbers, rows
+from weir.connectors import FileSink
+from weir.connectors.encode import encode
+from weir.connectors.parts import PartName, name_of_uid
+from weir.errors import ConfigError, JobError, OwnershipError, SchemaError, StorageUnavailable
+from weir.ids import CheckpointId
+from weir.runtime.storage import MemoryStorage, register_scheme
+
+
+def write_and_commit(sink: FileSink, *numbers: int, attempt: int = 1) -> None:
+    writer = sink.writer()
+    writer.open(context(attempt=attempt), None)
+    writer.write(rows(*numbers))
+    writer.commit([writer.prepare(CheckpointId(1))()])
+    writer.close()
+
+
+def test_a_directory_of_another_job_is_refused_with_both_names(tmp_path: Path) -> None:
+    FileSink(tmp_path).validate("first", "out", False)
+    for resume in (False, True):
+        with pytest.raises(OwnershipError, match=r"'out'.*belongs to job 'first'.*job 'second'.*another directory"):
+            FileSink(tmp_path, overwrite=True).validate("second", "out", resume)
+
+
+def test_output_of_an_earlier_run_is_neither_mixed_nor_overwritten_unasked(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path)
+    sink.validate("job", "out", False)
+    write_and_commit(sink, 1, 2)
+    with pytest.raises(OwnershipError, match=r"earlier run.*resume=True.*overwrite=True"):
+        sink.validate("job", "out", False)
+    sink.validate("job", "out", True)
+    assert read_numbers(tmp_path, "parquet") == [1, 2]
+
+
+def test_overwrite_clears_what_an_earlier_run_wrote_but_not_when_resuming(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path, overwrite=True)
+    sink.validate("job", "out", False)
+    write_and_commit(sink, 1, 2)
+    sink.validate("job", "out", True)
+    assert read_numbers(tmp_path, "parquet") == [1, 2]
+    sink.validate("job", "out", False)
+    assert read_numbers(tmp_path, "parquet") == []
+    write_and_commit(sink, 3)
+    assert read_numbers(tmp_path, "parquet") == [3]
+
+
+def test_overwrite_may_change_the_format(tmp_path: Path) -> None:
+    FileSink(tmp_path, "csv").validate("job", "out", False)
+    write_and_commit(FileSink(tmp_path, "csv"), 1)
+    FileSink(tmp_path, "jsonl", overwrite=True).validate("job", "out", False)
+    with pytest.raises(OwnershipError, match="earlier run"):
+        write_and_commit(FileSink(tmp_path, "jsonl"), 1)
+        FileSink(tmp_path, "jsonl").validate("job", "out", False)
+
+
+def test_files_that_no_sink_wrote_are_never_touched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("x")
+    for overwrite in (False, True):
+        with pytest.raises(OwnershipError, match="did not write"):
+            FileSink(tmp_path, overwrite=overwrite).validate("job", "out", False)
+    assert (tmp_path / "thesis.txt").exists()
+    (tmp_path / "thesis.txt").unlink()
+    sink = FileSink(tmp_path, overwrite=True)
+    sink.validate("job", "out", False)
+    write_and_commit(sink, 1)
+    (tmp_path / "thesis.txt").write_text("x")
+    with pytest.raises(OwnershipError, match=r"thesis.txt was not written"):
+        sink.validate("job", "out", False)
+    assert (tmp_path / "thesis.txt").exists()
+
+
+def test_two_formats_do_not_mix_in_one_directory(tmp_path: Path) -> None:
+    FileSink(tmp_path, "csv").validate("job", "out", False)
+    write_and_commit(FileSink(tmp_path, "csv"), 1)
+    with pytest.raises(OwnershipError, match=r"holds csv files.*writes jsonl"):
+        FileSink(tmp_path, "jsonl").validate("job", "out", True)
+
+
+def test_two_sinks_of_one_job_may_share_a_directory(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path, "jsonl")
+    sink.validate("job", "a", False)
+    sink.validate("job", "b", False)
+    committables = {}
+    for uid in ("a", "b"):
+        writer = sink.writer()
+        writer.open(context(uid=uid), None)
+        writer.write(rows(1))
+        committables[uid] = writer.prepare(CheckpointId(1))()
+    for uid in ("a", "b"):
+        writer = sink.writer()
+        writer.open(context(uid=uid, attempt=2), [committables[uid]])
+        writer.commit([committables[uid]])
+    assert read_numbers(tmp_path, "jsonl") == [1, 1]
+
+
+def test_an_altered_owner_file_is_refused(tmp_path: Path) -> None:
+    FileSink(tmp_path).validate("job", "out", False)
+    (tmp_path / "_weir" / "owner.json").write_text("{nonsense")
+    with pytest.raises(OwnershipError, match="unreadable"):
+        FileSink(tmp_path).validate("job", "out", False)
+
+
+def test_pending_parts_of_a_run_that_committed_nothing_are_removed_by_the_next(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path)
+    sink.validate("job", "out", False)
+    writer = sink.writer()
+    writer.open(context(), None)
+    writer.write(rows(1))
+    writer.prepare(CheckpointId(1))()
+    assert len(pending(tmp_path)) == 1
+    sink.validate("job", "out", True)
+    assert len(pending(tmp_path)) == 1, "a resumed run may still need them"
+    sink.validate("job", "out", False)
+    assert pending(tmp_path) == []
+
+
+def test_an_unwritable_directory_names_the_sink_and_the_place(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(JobError, match=r"sink 'out': the directory at '.*file/out' cannot be written"):
+        FileSink(tmp_path / "file" / "out").validate("job", "out", False)
+    with pytest.raises(ConfigError, match=r"sink 'out'.*scheme 'foo' is not known"):
+        FileSink("foo://x/y").validate("job", "out", False)
+
+
+def test_wrong_settings_are_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'orc' is not one of jsonl, csv, parquet"):
+        FileSink(tmp_path, "orc")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="roll_rows"):
+        FileSink(tmp_path, roll_rows=0)
+
+
+@pytest.mark.parametrize(
+    ("format", "kind", "part"),
+    [
+        ("csv", pa.list_(pa.int64()), "no nested values"),
+        ("csv", pa.binary(), "csv is text"),
+        ("jsonl", pa.struct([("x", pa.binary())]), "binary inside"),
+        ("jsonl", pa.map_(pa.int64(), pa.int64()), "keys"),
+    ],
+)
+def test_a_column_that_the_format_cannot_hold_is_refused_when_the_job_is_built(
+    tmp_path: Path, format: str, kind: pa.DataType, part: str
+) -> None:
+    with pytest.raises(SchemaError, match=rf"'out'.*'c'.*{part}"):
+        FileSink(tmp_path, format).check(pa.schema([("c", kind)]), "out")  # type: ignore[arg-type]
+
+
+def test_large_epochs_go_to_the_disk_before_they_end(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path, "jsonl", roll_bytes=rows(1, 2).nbytes)
+    sink.validate("job", "out", False)
+    writer = sink.writer()
+    writer.open(context(), None)
+    for number in range(5):
+        writer.write(rows(number))
+    assert len(pending(tmp_path)) == 2
+    assert read_numbers(tmp_path, "jsonl") == []
+    committable = writer.prepare(CheckpointId(1))()
+    assert len(committable["parts"]) == 3
+    writer.commit([committable])
+    assert read_numbers(tmp_path, "jsonl") == [0, 1, 2, 3, 4]
+
+
+class _LostReplies(MemoryStorage):
+    """Moves happen, and their replies are lost."""
+
+    def move(self, source: str, target: str) -> None:
+        super().move(source, target)
+        raise StorageUnavailable("the reply was lost")
+
+
+def test_a_commit_whose_reply_was_lost_is_repeated_without_harm() -> None:
+    storage = _LostReplies(1 << 20)
+    register_scheme("lossy", lambda uri: storage)
+    sink = FileSink("lossy://x", "jsonl", roll_rows=1)
+    sink.validate("job", "out", False)
+    writer = sink.writer()
+    writer.open(context(), None)
+    writer.write(rows(1))
+    writer.write(rows(2))
+    committable = writer.prepare(CheckpointId(1))()
+    for _ in range(2):
+        with pytest.raises(StorageUnavailable):
+            writer.commit([committable])
+    writer.commit([committable])
+    assert len([name for name in storage.list("") if name.startswith("part-")]) == 2
+
+
+def test_every_type_has_a_plain_form_in_jsonl_and_csv() -> None:
+    moment = datetime(2024, 5, 6, 7, 8, 9, 10, tzinfo=timezone.utc)
+    table = pa.table(
+        {
+            "moment": pa.array([moment, None], pa.timestamp("us", "UTC")),
+            "day": [date(2024, 5, 6), None],
+            "price": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)),
+            "text": ['say "hi",\nplease', ""],
+            "yes": [True, None],
+        }
+    )
+    lines = encode(table.to_batches(), "jsonl").to_pybytes().decode().splitlines()
+    first = json.loads(lines[0])
+    assert datetime.fromisoformat(first["moment"]) == moment
+    assert (first["day"], first["price"], first["text"]) == ("2024-05-06", "1.50", 'say "hi",\nplease')
+    assert json.loads(lines[1]) == {"moment": None, "day": None, "price": None, "text": "", "yes": None}
+    csv = encode(table.to_batches(), "csv").to_pybytes().decode()
+    assert csv == (
+        'moment,day,price,text,yes\n2024-05-06T07:08:09.000010Z,2024-05-06,1.50,"say ""hi"",\nplease",true\n,,,"",\n'
+    )
+    binary = pa.table({"b": [b"\xff\x00", None]})
+    encoded = [json.loads(line)["b"] for line in encode(binary.to_batches(), "jsonl").to_pybytes().splitlines()]
+    assert encoded == [base64.b64encode(b"\xff\x00").decode(), None]
+
+
+def test_parquet_keeps_every_type(tmp_path: Path) -> None:
+    kinds = {"t": pa.timestamp("us", "UTC"), "l": pa.list_(pa.int32()), "m": pa.map_(pa.string(), pa.int64())}
+    table = pa.table({name: pa.array([None], kind) for name, kind in kinds.items()})
+    assert parquet.read_schema(pa.BufferReader(encode(table.to_batches(), "parquet"))) == table.schema
+
+
+def test_part_names_parse_back_whatever_the_uid() -> None:
+    for uid in ("out", "a-1-2-3", "ünï/cödé", "part-x-1-1-1-1.csv"):
+        name = PartName(uid=name_of_uid(uid), subtask=7, attempt=3, epoch=12, number=0, kind="parquet")
+        assert PartName.parse(str(name)) == name
+        assert "/" not in str(name)
+    assert name_of_uid("a/b") != name_of_uid("a_b")
+    assert PartName.parse("part-00000-abc.snappy.parquet") is None
