@@ -115,10 +115,10 @@ def check_no_leaks(world: World) -> None:
     """Only what is retained is left, and no transaction is left open."""
     directories = [name for name in world.job_storage.list("") if layout.checkpoint_of(name) is not None]
     complete = [name for name in directories if f"sim/{name}/manifest.json" in world.job_storage.files]
-    if world.storage_is_calm and len(complete) > world.job.checkpoints.retain:
+    if world.storage_was_calm and len(complete) > world.job.checkpoints.retain:
         raise SimulationFailed(f"{len(complete)} checkpoints are kept, {world.job.checkpoints.retain} should be")
     kept = [CheckpointId(int(name.removeprefix("chk-"))) for name in complete]
-    if world.storage_is_calm and (stale := [d for d in directories if int(d.removeprefix("chk-")) < min(kept)]):
+    if world.storage_was_calm and (stale := [d for d in directories if int(d.removeprefix("chk-")) < min(kept)]):
         raise SimulationFailed(f"left behind: {stale}")
     if len(set(world.completed_ids)) != len(world.completed_ids):
         raise SimulationFailed(f"a checkpoint id was used twice: {world.completed_ids}")

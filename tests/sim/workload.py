@@ -225,12 +225,14 @@ def draw_job(rng: random.Random, external: External) -> Job:
 
 
 def draw_checkpoints(rng: random.Random) -> Checkpoints:
+    # A time-out that a checkpoint cannot meet makes the job restart for ever: short ones only where many are tolerated.
+    tolerable_failures = rng.choice([0, 2, 100])
     return Checkpoints(
         every=rng.choice(["5ms", "15ms", "40ms", "100ms"]),
-        timeout=rng.choice(["30ms", "120ms", "1s"]),
+        timeout=rng.choice(["80ms", "200ms", "1s"] if tolerable_failures == 100 else ["1s", "5s"]),
         min_pause=rng.choice(["0ms", "0ms", "10ms"]),
         max_concurrent=rng.choice([1, 1, 2, 4]),
-        tolerable_failures=rng.choice([0, 2, 100]),
+        tolerable_failures=tolerable_failures,
         retain=rng.choice([1, 2, 3]),
         mode=rng.choice(["exactly_once"] * 6 + ["at_least_once"]),
     )

@@ -201,6 +201,7 @@ class World:
         self.driver_runs = 0
         self.steps = 0
         self.completed_ids: list[int] = []
+        self.storage_was_calm = True
         self.faults = draw_faults(self.rng)
         self.driver = self._new_driver(resume=False)
 
@@ -219,10 +220,9 @@ class World:
         while self.driver_background.waiting:
             work, _ = self.driver_background.take(0)
             run_quietly(work)
-
-    @property
-    def storage_is_calm(self) -> bool:
-        return self.storage.trouble == 0
+        self.storage_was_calm = self.storage.trouble == 0
+        self._fault_calm()
+        self.storage.tear = False
 
     def linger(self) -> None:
         """Let what is left of old attempts go on for a while: it must not change anything."""

@@ -124,6 +124,9 @@ class Driver:
         elif isinstance(message, SnapshotTaken | SnapshotDeclined | EpochsCommitted | SubtaskFinished):
             if isinstance(self.phase, phases.Running):
                 self._coordinate(message)
+            elif isinstance(self.phase, phases.Deploying):
+                # A task may be done with a short input before its peers have even restored.
+                self.phase.early.append(message)
         else:
             raise ProtocolViolation(f"driver: unexpected {message!r}")
 
@@ -241,7 +244,7 @@ class Driver:
             return
         claim = self.phase.claim
         addresses = tuple(self.phase.addresses[task] for task in self._tasks)
-        self.phase = phases.Deploying(claim, set(), self._deadline(self._config.settings.launch_timeout))
+        self.phase = phases.Deploying(claim, set(), [], self._deadline(self._config.settings.launch_timeout))
         self._broadcast(DeployTask(claim.attempt, addresses, claim.restore.checkpoint if claim.restore else None))
 
     def _runs(self, task: TaskIndex) -> None:
@@ -250,7 +253,7 @@ class Driver:
         self.phase.running.add(task)
         if len(self.phase.running) < len(self._tasks):
             return
-        claim = self.phase.claim
+        claim, early = self.phase.claim, self.phase.early
         now_ms = self._clock.now_ms()
         self.phase = phases.Running(claim, dict.fromkeys(self._tasks, now_ms))
         self._say(
@@ -263,6 +266,8 @@ class Driver:
                 claim.attempt, self._plan.subtasks, self._plan.committers, claim.next_checkpoint, claim.completed
             )
         )
+        for message in early:
+            self.hear(message)
 
     def _check_heartbeats(self, phase: phases.Running, now_ms: float) -> None:
         timeout_ms = self._ms(self._config.settings.heartbeat_timeout)
@@ -369,7 +374,7 @@ class Driver:
             parallelism={vertex.id: vertex.parallelism for vertex in self._plan.vertices},
         )
 
-    def _published(self, manifest: Manifest, result: None | BaseException) -> None:
+    def _published(self, manifest: Manifest, result: BaseException | None) -> None:
         if not isinstance(self.phase, phases.Running) or manifest.attempt != self.attempt:
             return  # The next claim looks at what is there.
         if result is None:

@@ -15,6 +15,7 @@ from typing import ClassVar, TypeAlias
 
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime.checkpoint_store import Claim
+from weir.snapshot.messages import FromTask
 
 
 class Outcome(Enum):
@@ -98,6 +99,8 @@ class Deploying(_OfClaim):
 
     claim: Claim
     running: set[TaskIndex]
+    early: list[FromTask]
+    """What tasks told the coordinator before it was there to hear it."""
     deadline_ms: float
     status = "starting"
 
