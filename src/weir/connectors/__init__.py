@@ -1,7 +1,9 @@
 """Where rows come from and where they go."""
 
 from weir.connectors.collect import Collect
+from weir.connectors.collection import Collection
 from weir.connectors.console import Discard, Stdout
 from weir.connectors.file_sink import FileSink
+from weir.connectors.generator import Generator
 
-__all__ = ["Collect", "Discard", "FileSink", "Stdout"]
+__all__ = ["Collect", "Collection", "Discard", "FileSink", "Generator", "Stdout"]

@@ -1,0 +1,106 @@
+"""Collections: what may be a row, and what is said about one that may not."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from tests.contract.sinks import context
+from tests.contract.sources import drain, opened, positions
+from weir.connectors import Collection
+from weir.errors import CheckpointError, SchemaError
+from weir.schema import format_schema
+
+SCHEMA = "a long, b string"
+
+
+def rows_of(source: Collection) -> list[tuple[Any, ...]]:
+    reader = source.reader()
+    reader.open(context(), None)
+    return drain(reader, 100)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(1, "x"), (2, None)],
+        [[1, "x"], [2, None]],
+        [{"a": 1, "b": "x"}, {"b": None, "a": 2}],
+        ((a, b) for a, b in ((1, "x"), (2, None))),
+        pa.table({"b": ["x", None], "a": [1, 2]}),
+        pa.RecordBatch.from_pydict({"a": pa.array([1, 2], pa.int32()), "b": ["x", None]}),
+        pl.DataFrame({"a": [1, 2], "b": ["x", None]}),
+    ],
+)
+def test_rows_may_be_tuples_lists_dicts_or_tables(rows: Any) -> None:
+    source = Collection(rows, SCHEMA)
+    assert rows_of(source) == [(1, "x"), (2, None)]
+    assert format_schema(source.schema) == "a bigint, b string"
+
+
+def test_scalars_are_rows_of_the_one_column() -> None:
+    assert rows_of(Collection(range(3), "n long")) == [(0,), (1,), (2,)]
+    assert rows_of(Collection([[1], [2, 3]], "l array<long>")) == [([1],), ([2, 3],)]
+
+
+def test_one_subtask_keeps_the_order() -> None:
+    assert rows_of(Collection(range(1000), "n long")) == [(n,) for n in range(1000)]
+
+
+def test_a_few_rows_still_reach_several_subtasks() -> None:
+    readers = opened(Collection(range(4), "n long"), parallelism=2)
+    assert [drain(reader, 10) for reader in readers] == [[(0,), (2,)], [(1,), (3,)]]
+
+
+def test_the_schema_is_inferred_for_dicts_scalars_and_tables() -> None:
+    assert format_schema(Collection([{"a": 1, "b": "x"}]).schema) == "a bigint, b string"
+    assert format_schema(Collection([1.5]).schema) == "value double"
+    assert format_schema(Collection(pl.DataFrame({"s": ["x"], "l": [["y"]]})).schema) == "s string, l array<string>"
+
+
+def test_naive_instants_are_utc() -> None:
+    source = Collection([(datetime(2024, 1, 1),)], "t timestamp")
+    assert rows_of(source) == [(datetime(2024, 1, 1, tzinfo=timezone.utc),)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "schema", "part"),
+    [
+        ([(1, "x"), ("y", "z")], SCHEMA, "row 1: column 'a' is bigint, found 'y' of type str"),
+        ([(1, "x"), (2, 3)], SCHEMA, "row 1: column 'b' is string, found 3 of type int"),
+        ([(1.0, "x"), (2.5, "y")], SCHEMA, "row 1: column 'a' is bigint, found 2.5"),
+        ([(True, "x")], SCHEMA, "row 0: column 'a' is bigint, found True"),
+        ([(2**63, "x")], SCHEMA, "row 0: column 'a' is bigint, found 9223372036854775808"),
+        ([(1, "x"), (2,)], SCHEMA, "row 1: 1 values for the 2 columns a, b: (2,)"),
+        ([{"a": 1, "b": "x"}, {"a": 1, "c": "x"}], SCHEMA, "row 1: unknown 'c' and missing 'b'"),
+        ([{"a": 1}], SCHEMA, "row 0: missing 'b'"),
+        ([(1, "x"), {"a": 1, "b": "x"}], SCHEMA, "row 1: found {'a': 1, 'b': 'x'}; rows are all tuples or all dicts"),
+        ([1, 2], SCHEMA, "row 0: found 1; rows are all tuples or all dicts"),
+        ([(1,), (None,)], "a long not null", "row 1: column 'a' is declared not null"),
+        (pa.table({"a": [1]}), SCHEMA, "has columns a; the schema declares a, b"),
+        (pa.table({"a": ["x"], "b": ["y"]}), SCHEMA, "cannot become the declared schema (a bigint, b string)"),
+        ([], None, "no rows to infer"),
+        ([(1, 2)], None, "tuples need a schema"),
+        ([{"a": 1}, {"a": "x"}], None, "no schema fits"),
+    ],
+)
+def test_a_wrong_row_is_shown_with_its_number(rows: Any, schema: str | None, part: str) -> None:
+    with pytest.raises(SchemaError) as caught:
+        Collection(rows, schema)
+    assert part in str(caught.value)
+
+
+def test_a_long_value_is_cut_in_the_message() -> None:
+    with pytest.raises(SchemaError) as caught:
+        Collection([("x" * 10_000,)], "a long")
+    assert len(str(caught.value)) < 500
+
+
+def test_other_rows_than_those_of_the_checkpoint_are_refused() -> None:
+    readers = opened(Collection(range(10), "n long"), parallelism=1)
+    with pytest.raises(CheckpointError, match=r"had 10 rows .* has 11 now"):
+        opened(Collection(range(11), "n long"), parallelism=1, restored=positions(readers))
