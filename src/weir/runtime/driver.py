@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from weir.config import JobConfig, duration_ms
-from weir.errors import JobError, OwnershipError, ProtocolViolation, StorageFull
+from weir.errors import JobError, OwnershipError, ProtocolViolation, StorageFull, UserCodeError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId, TaskIndex
 from weir.runtime import phases
@@ -59,6 +59,10 @@ from weir.snapshot.messages import (
 from weir.snapshot.restart import RestartAfter, RestartDecider
 
 
+USER_FAILURES_MAX = 3
+"""Failures of the user's own code, with no completed checkpoint in between, that end the job whatever the strategy."""
+
+
 @dataclass(frozen=True)
 class Notice:
     """Something that a person who watches the job would like to know."""
@@ -96,6 +100,7 @@ class Driver:
         self._tasks = [TaskIndex(i) for i in range(plan.parallelism)]
         self._next_checkpoint = CheckpointId(1)
         self._failed_ms: float | None = None
+        self._user_failures = 0
         self._metrics: dict[TaskIndex, Json] = {}
         self.restarts = 0
         self.phase: Phase = phases.Created()
@@ -120,7 +125,7 @@ class Driver:
             if isinstance(self.phase, phases.Running):
                 self.phase.heard_ms[message.task] = self._clock.now_ms()
         elif isinstance(message, TaskFailed):
-            self._fail(message.error, fatal=message.fatal)
+            self._fail(message.error, fatal=message.fatal or self._is_stuck(message))
         elif isinstance(message, SnapshotTaken | SnapshotDeclined | EpochsCommitted | SubtaskFinished):
             if isinstance(self.phase, phases.Running):
                 self._coordinate(message)
@@ -276,6 +281,13 @@ class Driver:
                 self._fail(f"task {task} was silent for {round(now_ms - heard_ms)} ms")
                 return
 
+    def _is_stuck(self, failure: TaskFailed) -> bool:
+        """Whether the user's code fails again and again with no checkpoint in between: trying on would not help."""
+        if isinstance(self.phase, phases.Stopping) or failure.code != UserCodeError.code:
+            return False
+        self._user_failures += 1
+        return self._user_failures >= USER_FAILURES_MAX
+
     def _fail(self, error: str, *, fatal: bool = False, stage_runs: bool = True) -> None:
         if isinstance(self.phase, phases.Stopping | phases.Ended):
             return
@@ -352,6 +364,7 @@ class Driver:
                 lambda: self._store.publish(manifest), lambda result: self._published(manifest, result)
             )
         elif isinstance(effect, SendCompleted):
+            self._user_failures = 0
             self._broadcast(CheckpointCompleted(attempt, effect.checkpoint))
             self._say("checkpoint_completed", id=effect.checkpoint)
         elif isinstance(effect, RetireCheckpoints):
