@@ -6,11 +6,16 @@ checkpoints and the next ids. Never touches storage.
 A manifest alone does not make a checkpoint: a driver that was given up may write
 one late. What decides is where the later attempts started from. An attempt is
   1. claimed: from then on older drivers stop. They look for newer claims after
-     each publication, and before they tell anyone that it is complete;
+     each publication, before they tell anyone that it is complete;
   2. started: only after its claim it looks what is there, and records what it
-     restores; only then do its tasks run.
-So if an older driver told a sink to commit checkpoint n, it had published n before
-a newer claim existed, the newer attempt has seen n and has started from n or later.
+     restores. Then it, too, looks for newer claims before its tasks run, since they
+     commit what they restored.
+So whatever an older driver let sinks commit was durable, with the start that it
+descends from, before a newer claim existed; the newer attempt has seen it, and has
+started from it or from a descendant.
+An older driver that does not know yet may still write a manifest whose id is in use.
+It must not replace one that is there: either only the first with an id is created,
+or manifests of different attempts have different names, and starts name the writer.
 """
 
 from __future__ import annotations
@@ -37,6 +42,9 @@ class AttemptStart:
 
     attempt: AttemptId
     restored_from: CheckpointId | None
+    writer: AttemptId | None = None
+    """The attempt that wrote the restored checkpoint. Needed where two attempts can write manifests with the same id;
+    where a manifest is created only if there is none with that id, the id says it."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,12 @@ class Listing:
     @property
     def newest(self) -> CheckpointId | None:
         """The checkpoint to restore."""
-        return self.valid[-1] if self.valid else None
+        return self.newest_published.checkpoint if self.newest_published else None
+
+    @property
+    def newest_published(self) -> PublishedCheckpoint | None:
+        """The checkpoint to restore, with the attempt that wrote it."""
+        return max(self.valid_published, key=lambda published: published.checkpoint, default=None)
 
     @property
     def next_attempt(self) -> AttemptId:
@@ -90,7 +103,7 @@ class Listing:
         it restored from are no part of the line, not even with a start: the start of one that was stuck may be
         recorded after a newer attempt has looked, and does not overrule what that one found.
         """
-        starts = {start.attempt: start.restored_from for start in self.starts}
+        starts = {start.attempt: start for start in self.starts}
         ceiling: float = math.inf
         ancestor: AttemptId | None = None
         for attempt in sorted({*starts, *(p.attempt for p in self.published)}, reverse=True):
@@ -99,11 +112,11 @@ class Listing:
             yield from (p for p in self.published if p.attempt == attempt and p.checkpoint <= ceiling)
             if attempt not in starts:
                 continue
-            restored = starts[attempt]
+            restored = starts[attempt].restored_from
             if restored is None:
                 return
             ceiling = min(ceiling, restored)
-            # Gone from storage (retired, or deleted by an operator who wants an older one): its writer is not known,
-            # so any older attempt may be the ancestor; the ceiling still holds.
+            # None: it is gone (retired, or deleted by an operator who wants an older one), so any older attempt may be
+            # the ancestor; the ceiling still holds.
             writers = [p.attempt for p in self.published if p.checkpoint == restored and p.attempt < attempt]
-            ancestor = max(writers, default=None)
+            ancestor = starts[attempt].writer or max(writers, default=None)

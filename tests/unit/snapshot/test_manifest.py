@@ -1,0 +1,114 @@
+"""The manifest: what goes in comes out, and no altered, missing or added byte goes unnoticed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+
+import pytest
+
+from weir.errors import CheckpointError, CorruptCheckpoint, ProtocolViolation
+from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
+from weir.snapshot.manifest import VERSION, Manifest, OperatorSnapshot, PartOf, build, checksum, decode, encode
+from weir.snapshot.messages import FileRef, OperatorPart
+
+READ, SUM, OUT = Uid("read"), Uid("sum – Σ"), Uid("out")
+FILE = FileRef("chk-7/a2-sum-0.arrow", 1_234, "sha256:00")
+PARALLELISM = {VertexId(0): 1, VertexId(1): 2}
+PARTS = {
+    SubtaskId(VertexId(1), 1): (OperatorPart(SUM), OperatorPart(OUT, {"pending": [[7, {"x": 1.5}]]})),
+    SubtaskId(VertexId(0), 0): (OperatorPart(READ, {"offset": 10**18, "name": "ü\ud800"}),),
+    SubtaskId(VertexId(1), 0): (OperatorPart(SUM, None, {"sums": FILE}), OperatorPart(OUT)),
+}
+
+
+def example(parts: dict[SubtaskId, tuple[OperatorPart, ...]] = PARTS) -> Manifest:
+    return build(
+        job="hot-items",
+        checkpoint=CheckpointId(7),
+        attempt=AttemptId(2),
+        max_parallelism=128,
+        created_ms=12.5,
+        parts=parts,
+        parallelism=PARALLELISM,
+    )
+
+
+def test_the_parts_of_all_subtasks_are_put_together_by_operator_and_index() -> None:
+    manifest = example()
+    assert manifest.operators == {
+        READ: OperatorSnapshot(1, (PartOf(0, {"offset": 10**18, "name": "ü\ud800"}),)),
+        SUM: OperatorSnapshot(2, (PartOf(0, None, {"sums": FILE}), PartOf(1))),
+        OUT: OperatorSnapshot(2, (PartOf(0), PartOf(1, {"pending": [[7, {"x": 1.5}]]}))),
+    }
+    assert manifest.files == (FILE,)
+    assert manifest.version == VERSION
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({SubtaskId(VertexId(1), 1): None}, "missing \\['1.1'\\]"),
+        ({SubtaskId(VertexId(9), 0): ()}, "unknown \\['9.0'\\]"),
+        ({SubtaskId(VertexId(1), 1): (OperatorPart(OUT),)}, "subtasks \\[0\\], expected all 2"),
+        ({SubtaskId(VertexId(1), 1): (OperatorPart(SUM), OperatorPart(SUM))}, "twice"),
+        ({SubtaskId(VertexId(0), 0): (OperatorPart(SUM),)}, "twice"),
+    ],
+)
+def test_a_part_that_is_missing_unknown_or_there_twice_is_a_violation(changes: dict, found: str) -> None:
+    parts = {subtask: part for subtask, part in (PARTS | changes).items() if part is not None}
+    with pytest.raises(ProtocolViolation, match=found):
+        example(parts)
+
+
+def test_a_manifest_comes_back_as_it_was_written() -> None:
+    manifest = example()
+    assert decode(encode(manifest)) == manifest
+
+
+def test_the_bytes_are_plain_json() -> None:
+    assert json.loads(encode(example()))["body"]["operators"]["read"]["parallelism"] == 1
+
+
+def test_every_flipped_bit_is_detected() -> None:
+    data = encode(example())
+    for position in range(len(data)):
+        for bit in range(8):
+            altered = bytearray(data)
+            altered[position] ^= 1 << bit
+            with pytest.raises(CorruptCheckpoint):
+                decode(bytes(altered))
+
+
+def test_every_truncation_and_every_addition_is_detected() -> None:
+    data = encode(example())
+    for length in range(len(data)):
+        with pytest.raises(CorruptCheckpoint):
+            decode(data[:length])
+    for altered in (data + b"\n", b" " + data, data + data, b"\0" * len(data)):
+        with pytest.raises(CorruptCheckpoint):
+            decode(altered)
+
+
+def test_a_newer_version_is_told_from_damage_and_named() -> None:
+    with pytest.raises(
+        CheckpointError, match=f"version {VERSION + 1}, and this Weir reads versions up to {VERSION}"
+    ) as e:
+        decode(encode(replace(example(), version=VERSION + 1)))
+    assert not isinstance(e.value, CorruptCheckpoint)
+
+
+@pytest.mark.parametrize(
+    "body", [b"{}", b"[]", b"null", b'{"version":"1"}', b'{"version":1}', b"{", b'{"version":1,"job":2}']
+)
+def test_a_body_that_is_no_manifest_is_refused(body: bytes) -> None:
+    digest = hashlib.sha256(body).hexdigest().encode()
+    with pytest.raises(CorruptCheckpoint):
+        decode(b'{"body":' + body + b',"sha256":"' + digest + b'"}')
+
+
+def test_the_checksum_of_a_file_takes_any_buffer_and_sees_any_change() -> None:
+    data = bytes(range(256))
+    assert checksum(data) == checksum(bytearray(data)) == checksum(memoryview(data))
+    assert len({checksum(data), checksum(data[:-1]), checksum(data + b"\0"), checksum(b"")}) == 4
