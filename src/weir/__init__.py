@@ -1,0 +1,58 @@
+"""Weir: a stateful stream processor for Python that runs inside Spark.
+
+    import weir
+    from weir import connectors as io
+
+These are the public names; everything below weir.connectors and weir.errors is public too.
+"""
+
+from weir import errors
+from weir.api.environment import Environment
+from weir.api.job import JobHandle, JobResult
+from weir.api.keyed import KeyedStream
+from weir.api.stream import Stream
+from weir.config import (
+    Checkpoints,
+    ExponentialDelay,
+    FailureRate,
+    FixedDelay,
+    NoRestart,
+    Settings,
+)
+from weir.operators.aggregates import Aggregate, aggregate, avg, count, first, last, max, min, sum
+from weir.operators.functions import ProcessFunction
+from weir.state.descriptors import ValueState
+from weir.version import __version__
+
+__all__ = [
+    # building jobs
+    "Environment",
+    "Stream",
+    "KeyedStream",
+    # aggregates
+    "count",
+    "sum",
+    "min",
+    "max",
+    "avg",
+    "first",
+    "last",
+    "aggregate",
+    "Aggregate",
+    # stateful functions
+    "ProcessFunction",
+    "ValueState",
+    # settings
+    "Checkpoints",
+    "Settings",
+    "NoRestart",
+    "FixedDelay",
+    "ExponentialDelay",
+    "FailureRate",
+    # running jobs
+    "JobHandle",
+    "JobResult",
+    # the rest
+    "errors",
+    "__version__",
+]

@@ -1,0 +1,69 @@
+"""What a started job looks like from the user's side.
+
+Comes in: the object that the runtime's launcher returns, which satisfies JobHandle
+without knowing of it. Goes out: the handle's protocol and the result of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from weir.snapshot.history import CheckpointRecord
+
+ENDED = ("finished", "failed", "cancelled")
+
+
+class JobHandle(Protocol):
+    """A job that was submitted. All of it may be used from any thread."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def status(self) -> str:
+        """created, starting, running, restarting, stopping; and at last finished, failed or cancelled."""
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why the job failed, once it has."""
+
+    def wait(self, timeout: float | None = None) -> str:
+        """Wait until the job has ended, or for `timeout` seconds; the status then. Raises when it has failed."""
+
+    def cancel(self) -> None:
+        """End the job without committing what is not yet committed; returns when its tasks are gone."""
+
+    def trigger_checkpoint(self) -> int:
+        """Take a checkpoint now; its id once it is complete."""
+
+    def checkpoints(self) -> Sequence[CheckpointRecord]:
+        """The completed checkpoints among the latest, oldest first."""
+
+    def metrics(self) -> Mapping[str, Any]:
+        """What the job has done so far, as plain data.
+
+        At least `operators`, a list with one mapping for each operator: uid, name, rows_in, rows_out, bytes_in,
+        bytes_out, and backpressure as the share of time that its subtasks waited for a full output.
+        """
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """How a run ended."""
+
+    name: str
+    status: str
+    seconds: float
+    """From submit to the end."""
+
+    checkpoints: tuple[CheckpointRecord, ...] = ()
+    """The completed ones among the latest, oldest first."""
+
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        number = len(self.checkpoints)
+        counted = f"{number} checkpoint{'' if number == 1 else 's'}"
+        return f"{self.name}: {self.status} after {self.seconds:.1f} s, {counted}"

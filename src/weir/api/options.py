@@ -1,0 +1,43 @@
+"""What the methods of streams accept, turned into what the specs want.
+
+Comes in: arguments as users write them. Goes out: expressions and texts, or an error
+that says what was found and what to write instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import polars as pl
+
+from weir.errors import PlanError
+from weir.graph.explain import explain, mermaid
+from weir.graph.plan import Plan
+
+Format: TypeAlias = Literal["text", "mermaid"]
+"""How a plan is shown."""
+
+
+def as_expressions(expressions: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+    """Column names and expressions as they are, and named values as aliases: a string names a column, as in Polars."""
+    return [*expressions, *(_value(value).alias(name) for name, value in named.items())]
+
+
+def _value(value: Any) -> pl.Expr:
+    if isinstance(value, pl.Expr):
+        return value
+    if isinstance(value, str):
+        return pl.col(value)
+    if callable(value):
+        raise PlanError(f"{value!r} is a function; write a Polars expression, or use map or map_batches")
+    return pl.lit(value)
+
+
+def explained(made: Plan, format: Format) -> str:
+    """A plan in the format that was asked for."""
+    if format == "text":
+        return explain(made)
+    if format == "mermaid":
+        return mermaid(made)
+    raise PlanError(f"explain: format {format!r} is neither 'text' nor 'mermaid'")

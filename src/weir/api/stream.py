@@ -1,0 +1,276 @@
+"""A stream of rows with a schema, and what can be done with it.
+
+Comes in: expressions, functions and sinks of the user. Goes out: logical nodes in
+the environment's graph, with schemas checked at the line that wrote them. Nothing
+runs until the environment does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+
+from weir.api import results
+from weir.api.build import MakeSpec, Options
+from weir.api.keyed import KeyedStream
+from weir.api.options import Format, as_expressions, explained
+from weir.api.upstream import Upstream
+from weir.connectors.console import Stdout
+from weir.errors import PlanError
+from weir.graph.plan import Broadcast, Rebalance
+from weir.operators.base import OperatorSpec
+from weir.operators.batches import BatchKind, MapBatches
+from weir.operators.expressions import Filter, Select, WithColumns
+from weir.operators.rows import FilterRows, FlatMapRows, MapRows
+from weir.operators.sink import Sink
+from weir.schema import format_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from weir.api.environment import Environment
+
+
+class Stream:
+    """An unbounded or bounded stream of rows. Made by an Environment and by the methods below.
+
+    Every operator takes `uid` (the stable name that its state is matched by), `name` (what people see) and
+    `parallelism` (how many subtasks; the environment's by default).
+    """
+
+    def __init__(self, environment: Environment, upstream: Upstream) -> None:
+        self._environment = environment
+        self._upstream = upstream
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the rows."""
+        return self._upstream.schema
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.schema.names)
+
+    def __repr__(self) -> str:
+        return f"Stream[{format_schema(self.schema)}]"
+
+    # --- Expressions ------------------------------------------------------------------------------------
+
+    def select(
+        self,
+        *expressions: pl.Expr | str,
+        uid: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+        **named: Any,
+    ) -> Stream:
+        """Keep or compute columns, with column names and Polars expressions.
+
+        >>> import weir, polars as pl
+        >>> bids = weir.Environment().from_collection([(1, 250)], "auction long, price long")
+        >>> bids.select("auction", euros=pl.col("price") / 100)
+        Stream[auction bigint, euros double]
+        """
+        return self._apply(
+            "select", lambda: Select(as_expressions(expressions, named)), Options(uid, name, parallelism)
+        )
+
+    def with_columns(
+        self,
+        *expressions: pl.Expr | str,
+        uid: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+        **named: Any,
+    ) -> Stream:
+        """Add columns, or replace those of the same name.
+
+        >>> import weir, polars as pl
+        >>> bids = weir.Environment().from_collection([(1, 250)], "auction long, price long")
+        >>> bids.with_columns(dear=pl.col("price") > 100)
+        Stream[auction bigint, price bigint, dear boolean]
+        """
+        options = Options(uid, name, parallelism)
+        return self._apply("with_columns", lambda: WithColumns(as_expressions(expressions, named)), options)
+
+    def filter(
+        self,
+        condition: pl.Expr | Callable[[Any], bool],
+        *,
+        uid: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Keep the rows for which a Polars expression, or a function of one row, is true.
+
+        >>> import weir, polars as pl
+        >>> bids = weir.Environment().from_collection([(1, 250)], "auction long, price long")
+        >>> bids.filter(pl.col("price") > 100).filter(lambda bid: bid.auction % 2 == 1)
+        Stream[auction bigint, price bigint]
+        """
+
+        def make() -> OperatorSpec:
+            if isinstance(condition, pl.Expr):
+                return Filter(condition)
+            if callable(condition):
+                return FilterRows(condition)
+            raise PlanError(f"{condition!r} is neither a Polars expression nor a function of one row")
+
+        return self._apply("filter", make, Options(uid, name, parallelism))
+
+    # --- Functions --------------------------------------------------------------------------------------
+
+    def map_batches(
+        self,
+        function: Callable[[Any], Any],
+        schema: pa.Schema | str | None = None,
+        kind: BatchKind = "arrow",
+        *,
+        uid: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Call a function with whole batches: Arrow RecordBatches, or Polars or pandas frames.
+
+        `schema` is that of what the function returns; None: the same as what it gets.
+
+        >>> import weir, polars as pl
+        >>> bids = weir.Environment().from_collection([(1, 250)], "auction long, price long")
+        >>> bids.map_batches(lambda frame: frame.top_k(10, by="price"), kind="polars")
+        Stream[auction bigint, price bigint]
+        """
+        declared = self.schema if schema is None else schema
+        options = Options(uid, name, parallelism)
+        return self._apply("map_batches", lambda: MapBatches(function, declared, kind), options)
+
+    def map(
+        self,
+        function: Callable[[Any], Any],
+        schema: pa.Schema | str,
+        *,
+        uid: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Turn each row into one row: a tuple, a dict, or a scalar when there is one column.
+
+        >>> import weir
+        >>> bids = weir.Environment().from_collection([(1, 250)], "auction long, price long")
+        >>> bids.map(lambda bid: (bid.auction, bid.price / 100), "auction long, euros double")
+        Stream[auction bigint, euros double]
+        """
+        return self._apply("map", lambda: MapRows(function, schema), Options(uid, name, parallelism))
+
+    def flat_map(
+        self,
+        function: Callable[[Any], Any],
+        schema: pa.Schema | str,
+        *,
+        uid: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Turn each row into any number of rows.
+
+        >>> import weir
+        >>> lines = weir.Environment().from_collection([("to be or not",)], "line string")
+        >>> lines.flat_map(lambda row: row.line.split(), "word string")
+        Stream[word string]
+        """
+        return self._apply("flat_map", lambda: FlatMapRows(function, schema), Options(uid, name, parallelism))
+
+    # --- Where rows go ----------------------------------------------------------------------------------
+
+    def key_by(self, *columns: str) -> KeyedStream:
+        """Bring rows with equal values in these columns together: what state is kept by.
+
+        >>> import weir
+        >>> bids = weir.Environment().from_collection([(1, 250)], "auction long, price long")
+        >>> bids.key_by("auction").agg(n=weir.count(), top=weir.max("price"))
+        Stream[auction bigint, n bigint, top bigint]
+        """
+        return KeyedStream(self, columns)
+
+    def union(self, *others: Stream) -> Stream:
+        """The rows of all these streams, which must have the same schema.
+
+        >>> import weir
+        >>> env = weir.Environment()
+        >>> one, two = (env.from_collection([(n,)], "n long") for n in (1, 2))
+        >>> one.union(two)
+        Stream[n bigint]
+        """
+        upstream = self._upstream
+        for other in others:
+            if not isinstance(other, Stream) or other._environment is not self._environment:
+                raise PlanError(f"union: {other!r} is not a stream of the same Environment")
+            upstream = upstream.merged(other._upstream)
+        return Stream(self._environment, upstream)
+
+    def rebalance(self) -> Stream:
+        """Spread batches evenly over the subtasks of the next operator."""
+        return Stream(self._environment, self._upstream.redirected(Rebalance(), "rebalance"))
+
+    def broadcast(self) -> Stream:
+        """Give every row to every subtask of the next operator."""
+        return Stream(self._environment, self._upstream.redirected(Broadcast(), "broadcast"))
+
+    # --- Where rows end ---------------------------------------------------------------------------------
+
+    def write(
+        self, sink: Sink, *, uid: str | None = None, name: str | None = None, parallelism: int | None = None
+    ) -> None:
+        """Send the rows to a sink."""
+        if not isinstance(sink, Sink):
+            raise PlanError(f"write: {sink!r} is not a sink; weir.connectors has some, such as FileSink(path)")
+        builder = self._environment._builder
+        builder.add(builder.sink("sink", sink, self._upstream, options=Options(uid, name, parallelism)))
+
+    def print(self, *, uid: str | None = None, name: str | None = None, parallelism: int | None = None) -> None:
+        """Write the rows to standard output, for a look."""
+        self.write(Stdout(), uid=uid, name=name, parallelism=parallelism)
+
+    def collect(self, path: str | None = None) -> pa.Table:
+        """Run what leads to this stream, which must be bounded; its rows as one table.
+
+        The rows come by way of a directory that is removed again: a temporary one, or on a cluster `path`, which
+        executors and driver must share.
+        """
+        return results.collect(self._environment, self._upstream, path)
+
+    def to_dataframe(self, path: str | None = None) -> DataFrame:
+        """Run what leads to this stream, which must be bounded; its rows as a Spark DataFrame.
+
+        The rows are committed as Parquet below `path`. Without one they go to a temporary directory that lasts as
+        long as this process; on a cluster, give a path that executors and driver share.
+        """
+        return results.to_dataframe(self._environment, self._upstream, path)
+
+    def explain(self, format: Format = "text") -> str:
+        """The plan of what leads to this stream.
+
+        >>> import weir
+        >>> print(weir.Environment(parallelism=2).from_collection([(1,)], "n long", uid="ones").explain())
+        bounded job, 2 task slots, 1 vertex, 0 exchanges, 128 key groups
+        <BLANKLINE>
+        [0] parallelism 2
+            ones  Collection  n bigint
+        """
+        ends = [i.node for i in self._upstream.inputs]
+        return explained(self._environment._plan(ends=ends), format)
+
+    def _apply(
+        self,
+        kind: str,
+        make: MakeSpec,
+        options: Options,
+        *,
+        upstream: Upstream | None = None,
+        make_combine: MakeSpec | None = None,
+    ) -> Stream:
+        builder = self._environment._builder
+        node = builder.operator(kind, make, upstream or self._upstream, options=options, make_combine=make_combine)
+        return Stream(self._environment, builder.add(node))

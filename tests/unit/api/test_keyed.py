@@ -1,0 +1,78 @@
+"""Keyed streams: running aggregates, reduce, process."""
+
+from __future__ import annotations
+
+import pytest
+
+import weir
+from weir import connectors
+from weir.errors import PlanError, SchemaError
+from weir.graph.plan import HashByKey
+from weir.operators.aggregate import PartialAggregate, RunningAggregate
+from weir.schema import format_schema
+
+
+@pytest.fixture
+def env() -> weir.Environment:
+    return weir.Environment(parallelism=2)
+
+
+@pytest.fixture
+def keyed(env: weir.Environment) -> weir.KeyedStream:
+    return env.from_collection([(1, 250, "ann")], "auction long, price long, bidder string", uid="bids").key_by(
+        "auction"
+    )
+
+
+def ddl(stream: weir.Stream) -> str:
+    return format_schema(stream.schema)
+
+
+def test_aggregates_come_out_behind_their_keys_in_the_order_given(keyed: weir.KeyedStream) -> None:
+    hot = keyed.agg({"name": weir.first("bidder")}, n=weir.count(), mean=weir.avg("price"), top=weir.max("price"))
+    assert ddl(hot) == "auction bigint, name string, n bigint, mean double, top bigint"
+
+
+def test_an_aggregate_is_combined_before_the_exchange_and_merged_behind_it(
+    env: weir.Environment, keyed: weir.KeyedStream
+) -> None:
+    keyed.agg(n=weir.count(), uid="hot", parallelism=3).write(connectors.Discard(), uid="out")
+    made = env.plan()
+    assert [[o.uid for o in v.operators] for v in made.vertices] == [["bids", "hot/combine"], ["hot"], ["out"]]
+    assert isinstance(made.vertices[0].operators[1].spec, PartialAggregate)
+    assert isinstance(made.vertices[1].operators[0].spec, RunningAggregate)
+    assert made.edges[0].exchange == HashByKey(("auction",))
+    assert made.edges[0].schema == made.vertices[0].operators[1].schema
+    assert made.edges[1].schema.names == ["auction", "n"]
+
+
+def test_count_and_sum_are_short_for_aggregates(keyed: weir.KeyedStream) -> None:
+    assert ddl(keyed.count()) == "auction bigint, count bigint"
+    assert ddl(keyed.count("n")) == "auction bigint, n bigint"
+    assert ddl(keyed.sum("price")) == "auction bigint, price bigint"
+
+
+def test_reduce_keeps_the_schema(keyed: weir.KeyedStream) -> None:
+    assert keyed.reduce(lambda a, b: b).schema == keyed.schema
+
+
+def test_a_wrong_column_in_an_aggregate_fails_at_its_line_with_a_suggestion(keyed: weir.KeyedStream) -> None:
+    with pytest.raises(SchemaError, match=r"^agg \(.*test_keyed.py:\d+\): .*'prise'.*'price'"):
+        keyed.agg(top=weir.max("prise"))
+
+
+def test_something_that_is_no_aggregate_is_refused_by_name(keyed: weir.KeyedStream) -> None:
+    with pytest.raises(PlanError, match="n="):
+        keyed.agg(n="count")  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="at least one"):
+        keyed.agg()
+
+
+def test_an_aggregate_passed_as_the_operators_name_is_explained(keyed: weir.KeyedStream) -> None:
+    with pytest.raises(PlanError, match="dict of aggregates"):
+        keyed.agg(name=weir.first("bidder"))  # type: ignore[arg-type]
+
+
+def test_a_keyed_stream_shows_its_keys(keyed: weir.KeyedStream) -> None:
+    assert keyed.keys == ("auction",)
+    assert repr(keyed) == "Stream[auction bigint, price bigint, bidder string].key_by('auction')"

@@ -1,0 +1,163 @@
+"""The public face: each name once, signatures as documented, and nothing heavy at import.
+
+A change here is a change for users: it belongs into the changelog.
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import weir
+from weir.version import __version__
+
+NAMES = {
+    "Aggregate",
+    "Checkpoints",
+    "Environment",
+    "ExponentialDelay",
+    "FailureRate",
+    "FixedDelay",
+    "JobHandle",
+    "JobResult",
+    "KeyedStream",
+    "NoRestart",
+    "ProcessFunction",
+    "Settings",
+    "Stream",
+    "ValueState",
+    "__version__",
+    "aggregate",
+    "avg",
+    "count",
+    "errors",
+    "first",
+    "last",
+    "max",
+    "min",
+    "sum",
+}
+
+OPTIONS = "uid: 'str | None' = None, name: 'str | None' = None, parallelism: 'int | None' = None"
+SCHEMA = "schema: 'pa.Schema | str'"
+
+SIGNATURES = {
+    "Environment": (
+        "(spark: 'SparkSession | None' = None, *, parallelism: 'int | None' = None,"
+        " checkpoints: 'Checkpoints | None' = None, restart: 'Restart | None' = None,"
+        " settings: 'Settings | None' = None, name: 'str' = 'weir-job') -> 'None'"
+    ),
+    "Environment.read": f"(self, source: 'Source', *, {OPTIONS}) -> 'Stream'",
+    "Environment.from_collection": (
+        f"(self, rows: 'Iterable[Any]', schema: 'pa.Schema | str | None' = None, *, {OPTIONS}) -> 'Stream'"
+    ),
+    "Environment.generate": (
+        f"(self, count: 'int | None', make: 'Callable[[Any], Any]', {SCHEMA}, *,"
+        f" rate: 'float | None' = None, {OPTIONS}) -> 'Stream'"
+    ),
+    "Environment.from_dataframe": f"(self, dataframe: 'DataFrame', *, {OPTIONS}) -> 'Stream'",
+    "Environment.plan": "(self) -> 'Plan'",
+    "Environment.explain": "(self, format: 'Format' = 'text') -> 'str'",
+    "Environment.run": (
+        "(self, name: 'str | None' = None, *, resume: 'bool' = False, progress: 'Progress' = None) -> 'JobResult'"
+    ),
+    "Environment.submit": "(self, name: 'str | None' = None, *, resume: 'bool' = False) -> 'JobHandle'",
+    "Stream.select": f"(self, *expressions: 'pl.Expr | str', {OPTIONS}, **named: 'Any') -> 'Stream'",
+    "Stream.with_columns": f"(self, *expressions: 'pl.Expr | str', {OPTIONS}, **named: 'Any') -> 'Stream'",
+    "Stream.filter": f"(self, condition: 'pl.Expr | Callable[[Any], bool]', *, {OPTIONS}) -> 'Stream'",
+    "Stream.map_batches": (
+        "(self, function: 'Callable[[Any], Any]', schema: 'pa.Schema | str | None' = None,"
+        f" kind: 'BatchKind' = 'arrow', *, {OPTIONS}) -> 'Stream'"
+    ),
+    "Stream.map": f"(self, function: 'Callable[[Any], Any]', {SCHEMA}, *, {OPTIONS}) -> 'Stream'",
+    "Stream.flat_map": f"(self, function: 'Callable[[Any], Any]', {SCHEMA}, *, {OPTIONS}) -> 'Stream'",
+    "Stream.key_by": "(self, *columns: 'str') -> 'KeyedStream'",
+    "Stream.union": "(self, *others: 'Stream') -> 'Stream'",
+    "Stream.rebalance": "(self) -> 'Stream'",
+    "Stream.broadcast": "(self) -> 'Stream'",
+    "Stream.write": f"(self, sink: 'Sink', *, {OPTIONS}) -> 'None'",
+    "Stream.print": f"(self, *, {OPTIONS}) -> 'None'",
+    "Stream.collect": "(self, path: 'str | None' = None) -> 'pa.Table'",
+    "Stream.to_dataframe": "(self, path: 'str | None' = None) -> 'DataFrame'",
+    "Stream.explain": "(self, format: 'Format' = 'text') -> 'str'",
+    "KeyedStream.agg": (
+        "(self, aggregates: 'Mapping[str, Aggregate] | None' = None, /, *,"
+        f" {OPTIONS}, **named: 'Aggregate') -> 'Stream'"
+    ),
+    "KeyedStream.count": f"(self, column: 'str' = 'count', *, {OPTIONS}) -> 'Stream'",
+    "KeyedStream.sum": f"(self, *columns: 'str', {OPTIONS}) -> 'Stream'",
+    "KeyedStream.reduce": f"(self, function: 'Callable[[Any, Any], Any]', *, {OPTIONS}) -> 'Stream'",
+    "KeyedStream.process": (
+        f"(self, function: 'ProcessFunction | Callable[[Any, Any], Any]', {SCHEMA}, *,"
+        f" state: 'Mapping[str, ValueState] | None' = None, {OPTIONS}) -> 'Stream'"
+    ),
+    "JobHandle.wait": "(self, timeout: 'float | None' = None) -> 'str'",
+    "JobHandle.cancel": "(self) -> 'None'",
+    "JobHandle.trigger_checkpoint": "(self) -> 'int'",
+    "JobHandle.checkpoints": "(self) -> 'Sequence[CheckpointRecord]'",
+    "JobHandle.metrics": "(self) -> 'Mapping[str, Any]'",
+}
+
+PROPERTIES = {
+    "Environment": {"parallelism", "spark"},
+    "Stream": {"columns", "schema"},
+    "KeyedStream": {"keys", "schema"},
+    "JobHandle": {"error", "name", "status"},
+}
+
+
+def test_the_public_names_are_these_and_each_is_listed_once() -> None:
+    assert len(weir.__all__) == len(set(weir.__all__))
+    assert set(weir.__all__) == NAMES
+    assert all(hasattr(weir, name) for name in NAMES)
+
+
+def test_no_other_name_slips_out_beside_our_own_modules() -> None:
+    package = Path(weir.__file__).parent
+    modules = {path.stem for path in package.iterdir() if path.suffix == ".py" or path.is_dir()}
+    visible = {name for name in vars(weir) if not name.startswith("__")}
+    assert visible - NAMES <= modules
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert weir.__version__ == __version__ == "0.1.0"
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures_stay_as_they_are_documented(name: str) -> None:
+    found: object = weir
+    for part in name.split("."):
+        found = getattr(found, part)
+    assert str(inspect.signature(found)) == SIGNATURES[name]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+def test_every_public_method_and_property_of_what_users_hold_is_pinned(name: str) -> None:
+    members = {member for member in vars(getattr(weir, name)) if not member.startswith("_")}
+    pinned = {key.removeprefix(f"{name}.") for key in SIGNATURES if key.startswith(f"{name}.")}
+    assert members == pinned | PROPERTIES[name]
+
+
+@pytest.mark.parametrize("name", ["Environment", "Stream", "KeyedStream"])
+def test_every_operator_takes_uid_name_and_parallelism_by_keyword(name: str) -> None:
+    for member, function in vars(getattr(weir, name)).items():
+        if member.startswith("_") or not inspect.isfunction(function):
+            continue
+        parameters = inspect.signature(function).parameters
+        if "uid" in parameters:
+            for option in ("uid", "name", "parallelism"):
+                assert parameters[option].kind is inspect.Parameter.KEYWORD_ONLY, f"{member}: {option}"
+                assert parameters[option].default is None
+
+
+def test_importing_weir_imports_neither_pyspark_nor_pandas() -> None:
+    code = "import sys, weir, weir.connectors; print(sorted({'pyspark', 'pandas', 'py4j'} & set(sys.modules)))"
+    source = str(Path(weir.__file__).parents[1])
+    found = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": source}, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[]"
