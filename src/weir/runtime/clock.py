@@ -1,0 +1,120 @@
+"""The real clock, the loop's mailbox, and threads for work behind the stream's back.
+
+Comes in: callables from any thread. Goes out: the same callables, run one after
+the other by the thread that drains the mailbox. Never touches sockets or files.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+from weir.errors import ProtocolViolation
+
+T = TypeVar("T")
+
+CLOSE_TIMEOUT_S = 5.0
+
+
+class SystemClock:
+    """Time that only grows, whatever happens to the date."""
+
+    def now_ms(self) -> float:
+        return time.monotonic() * 1_000
+
+
+class Mailbox:
+    """Where other threads leave work for the loop's thread, and wake it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.Lock())
+        self._calls: deque[Callable[[], None]] = deque()
+        self._woken = False
+
+    def wake(self) -> None:
+        """End the current wait, or the next one if there is none now. Cheap when nobody waits."""
+        # The unlocked look is safe: whoever waits next clears the flag first, and looks at the world after that.
+        if self._woken:
+            return
+        with self._changed:
+            self._woken = True
+            self._changed.notify()
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Have the loop's thread run this."""
+        self._calls.append(call)
+        self.wake()
+
+    def wait(self, timeout_ms: float | None) -> bool:
+        """Wait until woken, at most so long (None: without a limit). Says whether it was woken."""
+        with self._changed:
+            if not self._woken:
+                self._changed.wait(None if timeout_ms is None else timeout_ms / 1_000)
+            woken, self._woken = self._woken, False
+            return woken
+
+    def drain(self) -> int:
+        """Run what has been posted until now, in order; how many that was. Only for the loop's thread."""
+        count = len(self._calls)
+        for _ in range(count):
+            self._calls.popleft()()
+        return count
+
+
+class ThreadBackground:
+    """Runs work in at most `threads` threads; its results are handed out by the mailbox's drain."""
+
+    def __init__(self, threads: int, mailbox: Mailbox) -> None:
+        self._threads_max = threads
+        self._mailbox = mailbox
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._pending = 0
+        self._closed = False
+
+    def run(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        """Run `work` in a thread; later, `done` with its result or its exception in the loop's."""
+        with self._lock:
+            if self._closed:
+                raise ProtocolViolation("background work was started after the close")
+            self._pending += 1
+            if self._pending > len(self._threads) < self._threads_max:
+                self._start_thread()
+        self._work.put(lambda: self._perform(work, done))
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
+        """Drop what has not begun, wait for what has, at most so long. False when some still runs then."""
+        with self._lock:
+            self._closed = True
+        deadline_s = time.monotonic() + timeout_s
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._loop, name=f"weir-background-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _loop(self) -> None:
+        while (step := self._work.get()) is not None:
+            if not self._closed:
+                step()
+            del step  # what it holds must not stay in memory until the next one comes
+
+    def _perform(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        result: T | BaseException
+        try:
+            result = work()
+        except BaseException as error:
+            result = error
+        with self._lock:
+            self._pending -= 1
+        self._mailbox.post(lambda: done(result))

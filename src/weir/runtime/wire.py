@@ -1,0 +1,287 @@
+"""Connections over Arrow Flight: one DoExchange call each, every frame an app_metadata.
+
+Comes in: a host to listen on or an address to connect to, the job's token, and a
+hello that says who calls. Goes out: `Connection`s. Never looks into application
+frames. Every call, of any kind, must carry the token; it is never logged.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from weir.errors import TaskLost
+from weir.runtime.connection import LEAVE_TIMEOUT_S, Connection, describe
+
+_LOG = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S = 10.0
+"""How long the first answer of a server may take."""
+
+_CLIENT_OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
+"""Tasks talk to each other, never through a proxy; and each connection has a socket of its own."""
+
+
+class Refused(Exception):
+    """Raised by `on_connect` to turn a caller away; the text reaches the caller."""
+
+
+@dataclass(frozen=True)
+class Handlers:
+    """What to do with the frames of a connection, and at its end (see Connection). Called by its reading thread."""
+
+    on_frame: Callable[[pa.Buffer], None]
+    on_close: Callable[[str | None], None]
+
+
+def call_options(token: str, timeout_s: float | None = None) -> Any:
+    """The options that every call must carry."""
+    return flight.FlightCallOptions(timeout=timeout_s, headers=[(b"authorization", f"Bearer {token}".encode())])
+
+
+def client_of(address: str) -> Any:
+    return flight.FlightClient(address, generic_options=_CLIENT_OPTIONS)
+
+
+# --- the listening side ---------------------------------------------------------------------------------
+
+
+class FrameServer:
+    """Listens on one host, at a port that the system chooses.
+
+    on_connect: is given the caller's hello and the new connection, and returns its handlers or raises
+                Refused. It may send at once. It is called by a thread of the server's.
+    on_action:  answers single calls: (name, body) to the body of the reply.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        token: str,
+        on_connect: Callable[[Mapping[str, Any], Connection], Handlers],
+        *,
+        on_action: Callable[[str, pa.Buffer], pa.Buffer] | None = None,
+        frames_max: int | None = None,
+    ) -> None:
+        self._connections: set[Connection] = set()
+        self._lock = threading.Lock()
+        self._on_connect = on_connect
+        self._frames_max = frames_max
+        self._closed = False
+        location = f"grpc://[{host}]:0" if ":" in host else f"grpc://{host}:0"
+        self._server = _Server(location, token, self._serve, on_action)
+        self.port: int = self._server.port
+        self.address = f"{location[:-1]}{self.port}"
+
+    def close(self, timeout_s: float = LEAVE_TIMEOUT_S) -> None:
+        """Say goodbye to all, stop listening, and wait for the end; who does not answer in time is cut off."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            connections = list(self._connections)
+        for connection in connections:
+            connection.leave()
+        # Flight's shutdown waits without a limit for running calls: hence its own thread, and the cut.
+        stopping = threading.Thread(target=self._server.shutdown, name=f"weir-stop-{self.port}", daemon=True)
+        stopping.start()
+        stopping.join(timeout_s)
+        if stopping.is_alive():
+            cut_sockets(local_port=self.port)
+            stopping.join(timeout_s)
+        if stopping.is_alive():
+            _LOG.warning("the server at %s still has calls that do not end", self.address)
+
+    def _serve(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """One connection, from hello to end, in a thread of the server's."""
+        peer_port = int(unquote(context.peer()).rsplit(":", 1)[-1])
+        connection = Connection(
+            f"{self.port}-{peer_port}",
+            write=writer.write_metadata,
+            finish=_nothing,
+            cut=lambda: cut_sockets(local_port=self.port, remote_port=peer_port),
+            frames_max=self._frames_max,
+        )
+        handlers = Handlers(on_frame=_nothing_with, on_close=_nothing_with)
+        refusal: str | None = None
+        with self._lock:
+            if self._closed:
+                refusal = "the server is closing"
+            self._connections.add(connection)
+        try:
+            if refusal is None:
+                handlers = self._on_connect(json.loads(descriptor.command), connection)
+                connection.welcome()
+        except Refused as error:
+            refusal = str(error)
+        except Exception as error:
+            _LOG.exception("a caller's hello could not be handled")
+            refusal = f"the hello was not understood: {describe(error)}"
+        read = (lambda: None) if refusal is not None else lambda: _next_frame(reader)
+        try:
+            connection.run(read, on_frame=handlers.on_frame, on_close=handlers.on_close)
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+        if refusal is not None:
+            raise flight.FlightUnauthorizedError(f"refused: {refusal}")
+
+
+class _Server(flight.FlightServerBase):  # type: ignore[misc]
+    def __init__(
+        self,
+        location: str,
+        token: str,
+        serve: Callable[[Any, Any, Any, Any], None],
+        on_action: Callable[[str, pa.Buffer], pa.Buffer] | None,
+    ) -> None:
+        self._serve_connection = serve
+        self._on_action = on_action
+        super().__init__(location, middleware={"token": _TokenCheck(token)})
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        self._serve_connection(context, descriptor, reader, writer)
+
+    def do_action(self, context: Any, action: Any) -> list[Any]:
+        if self._on_action is None:
+            raise NotImplementedError
+        return [flight.Result(self._on_action(action.type, action.body))]
+
+
+class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Turns away every call, of whatever kind, that does not carry the job's token."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._expected = f"Bearer {token}".encode()
+
+    def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> None:
+        found = [
+            value.encode() for name, values in headers.items() if name.lower() == "authorization" for value in values
+        ]
+        if len(found) != 1 or not hmac.compare_digest(found[0], self._expected):
+            _LOG.warning("a call was refused: its token is %s (%s)", "wrong" if found else "missing", info.method)
+            raise flight.FlightUnauthenticatedError("this call does not carry the token of the job")
+
+
+# --- the calling side -----------------------------------------------------------------------------------
+
+
+def connect(
+    address: str,
+    token: str,
+    hello: Mapping[str, Any],
+    *,
+    on_frame: Callable[[pa.Buffer], None],
+    on_close: Callable[[str | None], None],
+    frames_max: int | None = None,
+    timeout_s: float = CONNECT_TIMEOUT_S,
+) -> Connection:
+    """Connect and wait until the server has accepted. TaskLost when it refuses, or is not there; then
+    `on_close` is not called."""
+    client = client_of(address)
+    try:
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(hello).encode())
+        writer, reader = client.do_exchange(descriptor, call_options(token))
+    except Exception as error:
+        client.close()
+        raise TaskLost(f"cannot connect to {address}: {describe(error)}") from None
+
+    def cut() -> None:
+        reader.cancel()
+        place = urlsplit(address)
+        cut_sockets(remote_port=place.port, remote_host=place.hostname)
+
+    connection = Connection(
+        address.rsplit(":", 1)[-1],
+        write=writer.write_metadata,
+        finish=writer.done_writing,
+        cut=cut,
+        frames_max=frames_max,
+    )
+    refusals: list[str | None] = []
+
+    def end(reason: str | None) -> None:
+        for step in (reader.cancel, writer.close, client.close):
+            try:
+                step()
+            except Exception:
+                pass  # the stream is over; why, the reader has said
+        if connection.welcomed.is_set():
+            on_close(reason)
+        else:
+            refusals.append(reason)
+            connection.welcomed.set()
+
+    threading.Thread(
+        target=connection.run,
+        args=(lambda: _next_frame(reader),),
+        kwargs={"on_frame": on_frame, "on_close": end},
+        name=f"weir-read-{connection.name}",
+        daemon=True,
+    ).start()
+    if not connection.welcomed.wait(timeout_s):
+        connection.close(0.1)
+        raise TaskLost(f"cannot connect to {address}: no answer within {timeout_s:g} s")
+    if refusals:
+        connection.ended.wait(LEAVE_TIMEOUT_S)
+        raise TaskLost(f"cannot connect to {address}: {refusals[0] or 'it left at once'}")
+    return connection
+
+
+def _next_frame(reader: Any) -> pa.Buffer | None:
+    try:
+        return reader.read_chunk().app_metadata
+    except StopIteration:
+        return None
+
+
+def cut_sockets(
+    *, local_port: int | None = None, remote_port: int | None = None, remote_host: str | None = None
+) -> None:
+    """Shut down this process's sockets with these ends.
+
+    The last resort against a frozen peer: Flight gives a server no way to end one call, and a writer
+    that waits for room in the socket is not freed by cancelling its call.
+    """
+    for name in os.listdir("/dev/fd") if os.path.isdir("/dev/fd") else ():
+        try:
+            copy = os.dup(int(name))  # the copy cannot change under our hands, whatever gRPC does to its own
+        except OSError:
+            continue
+        try:
+            found = socket.socket(fileno=copy)
+        except OSError:
+            os.close(copy)
+            continue
+        with found:
+            try:
+                here, there = found.getsockname(), found.getpeername()
+                matches = (
+                    (local_port is None or here[1] == local_port)
+                    and (remote_port is None or there[1] == remote_port)
+                    and (remote_host is None or there[0].endswith(socket.gethostbyname(remote_host)))
+                )
+                if matches:
+                    found.shutdown(socket.SHUT_RDWR)
+            except (OSError, TypeError, IndexError):
+                continue
+
+
+def _nothing() -> None:
+    return None
+
+
+def _nothing_with(_: Any) -> None:
+    return None
