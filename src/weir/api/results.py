@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 def collect(environment: Environment, upstream: Upstream, path: str | None) -> pa.Table:
     """All rows as one table; what was written for it is removed again."""
     sink = Collect(path)
+    _run_into(environment, upstream, sink, kind="collect")
     try:
-        _run_into(environment, upstream, sink, kind="collect")
         return sink.result()
     finally:
+        # Only here: before the run the directory was not ours, and a temporary one goes with the sink in any case.
         sink.discard()
 
 

@@ -151,6 +151,11 @@ def check_keys(keys: Sequence[str], schema: pa.Schema) -> None:
     """Raise SchemaError unless these columns exist, once each, and can be hashed."""
     if not keys:
         raise PlanError("key_by needs at least one column")
+    for key in keys:
+        if not isinstance(key, str):
+            raise PlanError(
+                f"{key!r} is not the name of a column; compute keys with with_columns(…) first, name them here"
+            )
     if len(set(keys)) != len(keys):
         raise PlanError(f"key_by names a column twice: {', '.join(keys)}")
     problem = missing_columns(keys, schema)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import weir
@@ -9,6 +11,7 @@ from weir import connectors
 from weir.errors import PlanError, SchemaError
 from weir.graph.plan import HashByKey
 from weir.operators.aggregate import PartialAggregate, RunningAggregate
+from weir.operators.process import ProcessRows
 from weir.schema import format_schema
 
 
@@ -76,3 +79,33 @@ def test_an_aggregate_passed_as_the_operators_name_is_explained(keyed: weir.Keye
 def test_a_keyed_stream_shows_its_keys(keyed: weir.KeyedStream) -> None:
     assert keyed.keys == ("auction",)
     assert repr(keyed) == "Stream[auction bigint, price bigint, bidder string].key_by('auction')"
+
+
+class FirstBid(weir.ProcessFunction):
+    """The first bid of each auction."""
+
+    seen = weir.ValueState("boolean", default=False)
+
+    def process(self, row: Any, context: Any) -> Any:
+        if not self.seen.get():
+            self.seen.set(True)
+            yield row.auction, row.bidder
+
+
+def test_process_takes_a_process_function_or_a_plain_one_with_its_states(keyed: weir.KeyedStream) -> None:
+    by_class = keyed.process(FirstBid(), "auction long, bidder string")
+    plain = keyed.process(lambda row, state: None, "auction long", state={"seen": weir.ValueState("boolean")})
+    assert ddl(by_class) == "auction bigint, bidder string"
+    assert ddl(plain) == "auction bigint"
+
+
+def test_process_knows_the_states_that_were_declared(env: weir.Environment, keyed: weir.KeyedStream) -> None:
+    keyed.process(FirstBid(), "auction long, bidder string", uid="first").write(connectors.Discard())
+    spec = env.plan().vertices[1].operators[0].spec
+    assert isinstance(spec, ProcessRows)
+    assert spec.states == ("seen",)
+
+
+def test_a_process_function_that_is_wrong_fails_at_its_line(keyed: weir.KeyedStream) -> None:
+    with pytest.raises(PlanError, match=r"^process \(.*test_keyed.py:\d+\): pass an instance, FirstBid"):
+        keyed.process(FirstBid, "auction long")  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import pytest
 import weir
 from tests.unit.api.fakes import FakeLauncher
 from weir import connectors
-from weir.errors import PlanError
+from weir.errors import OwnershipError, PlanError
 from weir.operators.source import Source, SourceReader
 from weir.schema import parse_schema
 
@@ -68,3 +68,13 @@ def test_to_dataframe_writes_parquet_and_gives_an_empty_frame_its_schema(
     assert isinstance(sink, connectors.FileSink)
     assert sink.format == "parquet"
     assert launcher.config.name == "weir-job-to_dataframe"
+
+
+def test_collecting_into_a_directory_of_another_job_is_refused_and_leaves_it_alone(
+    launcher: FakeLauncher, tmp_path: Path
+) -> None:
+    connectors.FileSink(tmp_path / "out").validate("another", "out", False)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(OwnershipError):
+        weir.Environment().from_collection([("a",)], "word string").collect(str(tmp_path / "out"))
+    assert sorted(tmp_path.rglob("*")) == before

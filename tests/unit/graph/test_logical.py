@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -53,11 +55,12 @@ def test_no_suggestion_is_made_when_nothing_is_close() -> None:
     ("keys", "error", "message"),
     [
         ((), PlanError, "at least one column"),
+        ((["auction", "price"],), PlanError, "not the name of a column"),
         (("auction", "auction"), PlanError, "twice"),
         (("pric",), SchemaError, "did you mean 'price'"),
         (("tags",), SchemaError, "'tags'.*list"),
     ],
 )
-def test_keys_must_exist_once_and_be_hashable(keys: tuple[str, ...], error: type[Exception], message: str) -> None:
+def test_keys_must_exist_once_and_be_hashable(keys: tuple[Any, ...], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         check_keys(keys, BIDS.append(pa.field("tags", pa.list_(pa.string()))))
