@@ -200,6 +200,13 @@ def test_a_completion_aborts_what_is_older_and_not_what_is_newer() -> None:
     assert job.all_taken(3) == [publish(3)]
 
 
+def test_a_checkpoint_that_a_newer_one_overtook_is_no_failure() -> None:
+    job = Job(replace(SETTINGS, max_concurrent=2, tolerable_failures=0))
+    job.at(100)
+    job.at(200)
+    assert job.complete(2) == [completed(2), subsumed(1), retire(2)]
+
+
 def test_an_older_one_that_is_ready_waits_for_the_newer_ones_outcome() -> None:
     job = three_under_way()
     job.all_taken(2)
