@@ -167,8 +167,7 @@ def label_jobs(session: SparkSession, group: str, description: str) -> None:
     """Name the Spark jobs that this thread submits from now on."""
     context = classic_context(session)
     if context is not None:
-        # Not interruptOnCancel: an interrupted JVM task ends without killing its Python worker, which lives on.
-        context.setJobGroup(group, description, interruptOnCancel=False)
+        context.setJobGroup(group, description)
     else:
         session.addTag(group)
 
