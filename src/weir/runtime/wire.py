@@ -50,8 +50,10 @@ def call_options(token: str, timeout_s: float | None = None) -> Any:
     return flight.FlightCallOptions(timeout=timeout_s, headers=[(b"authorization", f"Bearer {token}".encode())])
 
 
-def client_of(address: str) -> Any:
-    return flight.FlightClient(address, generic_options=_CLIENT_OPTIONS)
+def client_of(address: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> Any:
+    # By this name gRPC knows how long one attempt to connect may take; it bears 20 s by itself.
+    timeout = ("grpc.min_reconnect_backoff_ms", round(connect_timeout_s * 1_000))
+    return flight.FlightClient(address, generic_options=[*_CLIENT_OPTIONS, timeout])
 
 
 # --- the listening side ---------------------------------------------------------------------------------
@@ -190,7 +192,7 @@ def connect(
 ) -> Connection:
     """Connect and wait until the server has accepted. TaskLost when it refuses, or is not there; then
     `on_close` is not called."""
-    client = client_of(address)
+    client = client_of(address, timeout_s)
     try:
         descriptor = flight.FlightDescriptor.for_command(json.dumps(hello).encode())
         writer, reader = client.do_exchange(descriptor, call_options(token))
@@ -216,8 +218,8 @@ def connect(
         for step in (reader.cancel, writer.close, client.close):
             try:
                 step()
-            except Exception:
-                pass  # the stream is over; why, the reader has said
+            except Exception as error:  # the stream is over; why, the reader has said
+                _LOG.debug("while leaving %s: %s", address, describe(error))
         if connection.welcomed.is_set():
             on_close(reason)
         else:
