@@ -50,9 +50,13 @@ class World:
         self.acknowledged: dict[CheckpointId, set[SubtaskId]] = {}
         self.publishing: CheckpointId | None = None
         self.told = CheckpointId(0)
+        self.committed = CheckpointId(0)
         self.finished: set[SubtaskId] = set()
         self.finished_before = CheckpointId(0)
-        self.check(self.job.start(next_checkpoint=self.newest_id + 1, completed=tuple(self.exists)))
+        # Storage shows no trace of a checkpoint of which nothing was written.
+        lowest = max(self.exists, default=CheckpointId(0)) + 1
+        shown = self.dice.randint(lowest, max(lowest, self.newest_id + 1))
+        self.check(self.job.start(next_checkpoint=shown, completed=tuple(self.exists)))
 
     def check(self, effects: list[CoordinatorEffect]) -> None:
         for effect in effects:
@@ -77,13 +81,13 @@ class World:
                 self.acknowledged.pop(effect.checkpoint)
             elif isinstance(effect, RetireCheckpoints):
                 kept = [n for n in self.exists if n >= effect.oldest_kept]
-                assert len(kept) >= min(self.settings.retain, len(self.exists)), "too much is deleted"
+                assert len(kept) == min(self.settings.retain, len(self.exists))
                 self.exists = kept
             elif isinstance(effect, FailAttempt):
                 assert effect is effects[-1]
                 self.crash()
             elif isinstance(effect, FinishJob):
-                assert not self.done and self.told >= self.finished_before > 0, "the last rows are in no checkpoint"
+                assert not self.done and self.committed >= self.finished_before > 0, "the last rows are not committed"
                 self.done = True
 
     def crash(self) -> None:
@@ -105,6 +109,9 @@ class World:
             self.check(self.job.declined(checkpoint))
             return
         subtask = self.dice.choice((SOURCE, SINK))
+        if self.dice.random() < 0.1:
+            assert self.job.taken(checkpoint, subtask, attempt=self.job.attempt - 1) == []
+            return
         self.acknowledged[checkpoint].add(subtask)
         self.check(self.job.taken(checkpoint, subtask))
 
@@ -132,6 +139,7 @@ class World:
             self.finished.add(subtask)
             self.check(self.job.tell(SubtaskFinished(AttemptId(self.job.attempt), subtask)))
         elif action < 0.2:
+            self.committed = self.told
             self.check(self.job.committed(self.told))
         elif action < 0.3:
             self.answer(refuse=faults and self.dice.random() < 0.2)
