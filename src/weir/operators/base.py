@@ -16,12 +16,10 @@ import pyarrow as pa
 
 from weir.ids import AttemptId, Uid
 from weir.snapshot.messages import Json
+from weir.state.backend import KEY_GROUP_COLUMN as KEY_GROUP_COLUMN
 
 Emit: TypeAlias = Callable[[pa.RecordBatch], None]
 """Hand a batch to whatever comes next."""
-
-KEY_GROUP_COLUMN = "__key_group"
-"""First column (int32) of every keyed state table; rows are sorted by it."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,69 @@
+"""What operators share that call a function with each row at its key.
+
+Comes in: the key columns and the schema of the input. Goes out: a state backend, rows
+with their keys, and snapshots. What happens to a row is up to process.py and reduce.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from weir.errors import PlanError, SchemaError, UserCodeError
+from weir.operators.base import Frozen, OperatorContext, Restored
+from weir.operators.row_codec import Rows
+from weir.operators.rows import RowOperator
+from weir.operators.user_code import user_code_error
+from weir.state.backend import Backend, Key
+from weir.state.heap import HeapBackend
+from weir.state.key_columns import check_key_type
+
+
+def key_schema_of(keys: Sequence[str], schema: pa.Schema) -> pa.Schema:
+    """The key columns of an input, or SchemaError."""
+    if not keys:
+        raise PlanError("a keyed operator needs at least one key column")
+    for key in keys:
+        if key not in schema.names:
+            raise SchemaError(f"no column {key!r}; the columns are: {', '.join(schema.names)}")
+        check_key_type(schema.field(key).type, key)
+    return pa.schema([schema.field(key) for key in keys])
+
+
+class KeyedRowOperator(RowOperator):
+    """A row operator with state by key."""
+
+    backend: Backend
+
+    def __init__(self, key_schema: pa.Schema) -> None:
+        self._key_schema = key_schema
+
+    def open(self, context: OperatorContext, restored: Restored | None) -> None:
+        super().open(context, restored)
+        self.backend = HeapBackend(
+            self._key_schema, max_parallelism=context.max_parallelism, key_groups=context.key_groups
+        )
+        self.declare()
+        if restored is not None:
+            self.backend.restore(restored.tables)
+
+    def declare(self) -> None:
+        """Declare the states."""
+        raise NotImplementedError
+
+    def keys(self, batch: pa.RecordBatch) -> list[Key]:
+        return self.backend.keys([batch.column(name) for name in self._key_schema.names])
+
+    def failure(self, error: Exception, rows: Rows) -> UserCodeError:
+        key: Any = self.backend.shown(self.backend.cursor.key)
+        return user_code_error(error, self.context, row=rows.current, key=key)
+
+    def freeze(self) -> Frozen:
+        return Frozen(tables=self.backend.freeze())
+
+    def close(self) -> None:
+        # An operator that failed to open has none.
+        if hasattr(self, "backend"):
+            self.backend.close()

@@ -1,0 +1,160 @@
+"""Map, flat_map and filter with a function of one row.
+
+Comes in: batches. Goes out: batches of the declared schema. The function sees named
+tuples. An error names the operator, the row and the user's own lines; the loops
+themselves catch nothing per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from inspect import isgeneratorfunction
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from weir.errors import PlanError, UserCodeError
+from weir.operators.base import Emit, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.polars_bridge import filter_batch
+from weir.operators.row_codec import RowReader, Rows, RowWriter, emit
+from weir.operators.user_code import operator_label, user_code_error
+from weir.schema import parse_schema
+from weir.state.values import shown
+
+_NOT_ROWS = (str, bytes, dict, type(None))
+"""What flat_map's function must not return, though Python could iterate over some of it."""
+
+
+class MapRows(OperatorSpec):
+    """One row out for each row in: a tuple, a dict, a named tuple, or a scalar when there is one column."""
+
+    def __init__(self, function: Callable[[Any], Any], schema: str | pa.Schema) -> None:
+        self.function = _callable(function, "map")
+        self.output = parse_schema(schema)
+
+    def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        return self.output
+
+    def make(self) -> Operator:
+        return _Map(self.function, self.output)
+
+
+class FlatMapRows(OperatorSpec):
+    """Any number of rows out for each row in: the function returns an iterable of rows, or yields them."""
+
+    def __init__(self, function: Callable[[Any], Any], schema: str | pa.Schema) -> None:
+        self.function = _callable(function, "flat_map")
+        self.output = parse_schema(schema)
+
+    def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        return self.output
+
+    def make(self) -> Operator:
+        return _FlatMap(self.function, self.output)
+
+
+class FilterRows(OperatorSpec):
+    """Keep the rows for which the function returns something true."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = _callable(function, "filter")
+
+    def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        return inputs[0]
+
+    def make(self) -> Operator:
+        return _FilterRows(self.function)
+
+
+def _callable(function: Any, operator: str) -> Callable[[Any], Any]:
+    if not callable(function):
+        raise PlanError(f"{operator}: expected a function of one row, found {function!r}")
+    return function  # type: ignore[no-any-return]
+
+
+class RowOperator(Operator):
+    """What all operators with a function of rows share: a reader for their input, and errors."""
+
+    context: OperatorContext
+    _reader: RowReader | None = None
+
+    def open(self, context: OperatorContext, restored: Restored | None) -> None:
+        self.context = context
+
+    def read(self, batch: pa.RecordBatch) -> Rows:
+        if self._reader is None:
+            self._reader = RowReader(batch.schema)
+        return self._reader.read(batch)
+
+    def failure(self, error: Exception, rows: Rows) -> UserCodeError:
+        return user_code_error(error, self.context, row=rows.current)
+
+
+class _Map(RowOperator):
+    def __init__(self, function: Callable[[Any], Any], output: pa.Schema) -> None:
+        self._function = function
+        self._output = output
+
+    def open(self, context: OperatorContext, restored: Restored | None) -> None:
+        super().open(context, restored)
+        self._writer = RowWriter(self._output, operator_label(context))
+
+    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
+        rows = self.read(batch)
+        function = self._function
+        try:
+            results = [function(row) for row in rows]
+        except Exception as error:
+            raise self.failure(error, rows) from None
+        if results:
+            out(self._writer.write(results, rows.at))
+
+
+class _FlatMap(_Map):
+    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
+        rows = self.read(batch)
+        try:
+            results = self._results(rows)
+        except UserCodeError:
+            raise
+        except Exception as error:
+            raise self.failure(error, rows) from None
+        if results:
+            emit(self._writer.write(results), out)
+
+    def _results(self, rows: Rows) -> list[Any]:
+        function = self._function
+        if isgeneratorfunction(function):
+            return list(chain.from_iterable(map(function, rows)))
+        results: list[Any] = []
+        extend = results.extend
+        for row in rows:
+            found = function(row)
+            if isinstance(found, _NOT_ROWS):
+                raise _not_rows(found)
+            extend(found)
+        return results
+
+
+def _not_rows(found: Any) -> TypeError:
+    return TypeError(f"the function returned {shown(found)}; return a list of rows ([] for none), or yield them")
+
+
+class _FilterRows(RowOperator):
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+
+    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
+        rows = self.read(batch)
+        function = self._function
+        try:
+            mask = [bool(function(row)) for row in rows]
+        except Exception as error:
+            raise self.failure(error, rows) from None
+        passing = sum(mask)
+        if passing == len(mask):
+            if mask:
+                out(batch)
+        elif passing:
+            out(filter_batch(batch, pa.array(mask, pa.bool_())))

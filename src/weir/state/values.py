@@ -1,0 +1,223 @@
+"""Python values and Arrow arrays, both ways.
+
+Comes in: an array, or Python values for a declared type. Goes out: a list, or an
+array that holds exactly those values; a value that does not fit is named, never
+bent (Arrow alone would make 1 of 1.5). Knows nothing of rows, keys or operators.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+SHOWN_CHARACTERS_MAX = 500
+"""Most characters of a value that go into an error message."""
+
+Copy: TypeAlias = Callable[[Any], Any]
+Normalise: TypeAlias = Callable[[Any], Any]
+
+_NONE = type(None)
+_UTC = datetime.timezone.utc
+_CONVERSION_ERRORS = (pa.ArrowException, TypeError, ValueError, OverflowError)
+
+
+class NotOfType(Exception):
+    """A value does not fit the declared type. `index`: which one."""
+
+    def __init__(self, index: int, value: Any, reason: str) -> None:
+        super().__init__(index, value, reason)
+        self.index = index
+        self.value = value
+        self.reason = reason
+
+    @property
+    def found(self) -> str:
+        return f"{shown(self.value)} ({type(self.value).__name__})"
+
+
+def shown(value: Any) -> str:
+    """A value's repr for an error message, cut to a limit."""
+    try:
+        text = repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
+    return text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "…"
+
+
+# --- Arrow to Python ---
+
+
+def to_list(array: pa.Array) -> list[Any]:
+    """The values of an array as Python objects: datetimes for timestamps (nanoseconds are cut), dicts for maps."""
+    kind = array.type
+    types = pa.types
+    if types.is_timestamp(kind):
+        return _datetimes(array)
+    if types.is_date(kind) or types.is_duration(kind):
+        # NumPy makes these twenty times faster than Arrow does.
+        array = array.cast(pa.date32() if types.is_date(kind) else pa.duration("us"), safe=False)
+        return list(array.to_numpy(zero_copy_only=False).tolist())
+    if types.is_float16(kind):
+        array = array.cast(pa.float32())
+    if types.is_nested(kind):
+        return list(array.to_pylist(maps_as_pydicts="strict"))
+    return list(array.to_pylist())
+
+
+def _datetimes(array: pa.Array) -> list[Any]:
+    zone = array.type.tz
+    if zone not in (None, "UTC"):
+        return list(array.cast(pa.timestamp("us", zone), safe=False).to_pylist())
+    naive = array.cast(pa.timestamp("us", zone), safe=False).to_numpy(zero_copy_only=False).tolist()
+    if zone is None:
+        return list(naive)
+    return [None if moment is None else moment.replace(tzinfo=_UTC) for moment in naive]
+
+
+# --- Python to Arrow ---
+
+
+def to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """An array of exactly these values; NotOfType names the first that does not fit."""
+    fast, accepted = _python_types(kind)
+    if fast is not None and not {fast, _NONE}.issuperset(set(map(type, values))):
+        for index, value in enumerate(values):
+            if not _is_acceptable(value, accepted):
+                raise NotOfType(index, value, "wrong type")
+    try:
+        return pa.array(values, kind)
+    except _CONVERSION_ERRORS as error:
+        raise _first_misfit(values, kind, error) from None
+
+
+def _is_acceptable(value: Any, accepted: tuple[type, ...]) -> bool:
+    if value is None:
+        return True
+    if isinstance(value, bool) and bool not in accepted:
+        return False
+    return isinstance(value, accepted)
+
+
+def _first_misfit(values: Sequence[Any], kind: pa.DataType, error: Exception) -> NotOfType:
+    for index, value in enumerate(values):
+        try:
+            pa.array([value], kind)
+        except _CONVERSION_ERRORS as reason:
+            return NotOfType(index, value, str(reason))
+    return NotOfType(0, values, str(error))
+
+
+def _python_types(kind: pa.DataType) -> tuple[type | None, tuple[type, ...]]:
+    """The usual Python type for an Arrow type, and all that are accepted; (None, …): leave it to Arrow."""
+    types = pa.types
+    if types.is_integer(kind):
+        return int, (numbers.Integral,)
+    if types.is_floating(kind):
+        return float, (numbers.Real,)
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return str, (str,)
+    if types.is_boolean(kind):
+        return bool, (bool, np.bool_)
+    if types.is_timestamp(kind):
+        return datetime.datetime, (datetime.datetime, np.datetime64)
+    if types.is_date(kind):
+        return datetime.date, (datetime.date, np.datetime64)
+    if types.is_decimal(kind):
+        return decimal.Decimal, (decimal.Decimal, numbers.Integral)
+    if types.is_duration(kind):
+        return datetime.timedelta, (datetime.timedelta, np.timedelta64)
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return bytes, (bytes, bytearray, memoryview)
+    return None, ()
+
+
+# --- State values ---
+
+
+def normaliser(kind: pa.DataType) -> Normalise:
+    """A function that returns a value as it will be after a restore, or raises NotOfType.
+
+    What it lets through can always be written, and reads back as the same value.
+    """
+    is_exact = exactness(kind)
+
+    def normalise(value: Any) -> Any:
+        if value is None or is_exact(value):
+            return value
+        return to_list(to_array([value], kind))[0]
+
+    return normalise
+
+
+def exactness(kind: pa.DataType) -> Callable[[Any], bool]:
+    """A quick test whether a type surely holds a value as it is; False: Arrow must be asked."""
+    types = pa.types
+    usual = usual_type(kind)
+    if types.is_integer(kind):
+        low, high = integer_limits(kind)
+        return lambda value: type(value) is int and low <= value <= high
+    if usual is str:
+        # Other strings may hold lone surrogates, which no file can.
+        return lambda value: type(value) is str and value.isascii()
+    if usual is not None:
+        return lambda value: type(value) is usual
+    if types.is_timestamp(kind) and kind.unit == "us" and kind.tz in (None, "UTC"):
+        zone = None if kind.tz is None else _UTC
+        return lambda value: type(value) is datetime.datetime and value.tzinfo is zone
+    return lambda value: False
+
+
+def usual_type(kind: pa.DataType) -> type | None:
+    """The Python type whose values read back as they were written, if they can be written at all; None: no such."""
+    types = pa.types
+    tests: tuple[tuple[type, Callable[[pa.DataType], bool]], ...] = (
+        (int, types.is_integer),
+        (float, types.is_float64),
+        (str, types.is_string),
+        (bool, types.is_boolean),
+        (bytes, types.is_binary),
+        (datetime.date, types.is_date32),
+    )
+    return next((usual for usual, test in tests if test(kind)), None)
+
+
+def integer_limits(kind: pa.DataType) -> tuple[int, int]:
+    """The least and the greatest value of an integer type."""
+    limits = np.iinfo(kind.to_pandas_dtype())
+    return int(limits.min), int(limits.max)
+
+
+def copier(kind: pa.DataType) -> Copy | None:
+    """How to copy a value of a nested type, so that changing it leaves the original; None: there is no need to."""
+    types = pa.types
+    if types.is_map(kind):
+        return _container_copy(dict, lambda value, copy: {k: copy(v) for k, v in value.items()}, copier(kind.item_type))
+    if types.is_struct(kind):
+        return _struct_copy(kind)
+    if types.is_nested(kind):
+        return _container_copy(list, lambda value, copy: [copy(item) for item in value], copier(kind.value_type))
+    return None
+
+
+def _container_copy(shallow: Copy, deep: Callable[[Any, Copy], Any], inner: Copy | None) -> Copy:
+    if inner is None:
+        return lambda value: None if value is None else shallow(value)
+    inside: Copy = inner
+    return lambda value: None if value is None else deep(value, inside)
+
+
+def _struct_copy(kind: pa.DataType) -> Copy:
+    inner = {field.name: copy for field in kind if (copy := copier(field.type)) is not None}
+
+    def copy_struct(value: Any) -> Any:
+        if value is None:
+            return None
+        return {**value, **{name: copy(value[name]) for name, copy in inner.items()}}
+
+    return copy_struct
