@@ -1,0 +1,111 @@
+"""Accumulators of any type by slot, in Polars frames.
+
+Comes in: for each row its slot and its accumulators. Goes out: the merged
+accumulators of any slots. The frames never change: a merge appends the new rows of
+the slots that it touched, and `_rows` says which row of which frame is a slot's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from weir.operators.aggregate_kernels import Kernel, ReadFrozen
+from weir.operators.polars_bridge import series_to_arrow
+from weir.state.xxhash64 import Ints
+
+SLOT = "__slot"
+"""The column of slots beside the accumulators."""
+
+_TIER_RATIO = 4
+"""A frame is at least so many times larger than the next, so that there are few of them."""
+
+_GARBAGE_RATIO = 2
+"""Rows that are kept for each slot, at most, before those of the past are dropped."""
+
+_GARBAGE_ROWS_MIN = 4_096
+
+
+class FrameKernel(Kernel):
+    """An aggregate whose accumulators are merged by Polars expressions over the rows of a slot."""
+
+    def __init__(self, fields: Sequence[pa.Field], merge: Mapping[str, pl.Expr]) -> None:
+        self._fields = list(fields)
+        self._merge = [expression.alias(name) for name, expression in merge.items()]
+        self._empty = pl.DataFrame(pa.schema(self._fields).empty_table())
+        self._types = self._empty.schema
+        self.clear()
+
+    def clear(self) -> None:
+        self._frames: list[pl.DataFrame] = []
+        self._row_count = 0
+        self._count = 0
+        self._rows = np.empty(0, np.int64)
+
+    def merge(self, slots: Ints, accumulators: Sequence[pa.Array], *, count: int) -> None:
+        columns = [pl.Series(field.name, array) for field, array in zip(self._fields, accumulators, strict=True)]
+        incoming = pl.DataFrame([*columns, pl.Series(SLOT, slots)])
+        known = distinct(slots[slots < self._count], self._count)
+        if len(known):
+            stored = self._gather(self._rows[known]).with_columns(pl.Series(SLOT, known))
+            incoming = pl.concat([stored, incoming])
+        merged = incoming.group_by(SLOT).agg(self._merge)
+        self._grow(count)
+        touched = merged.get_column(SLOT).to_numpy()
+        self._rows[touched] = np.arange(self._row_count, self._row_count + len(touched))
+        self._append(merged.select(pl.col(name).cast(kind) for name, kind in self._types.items()))
+
+    def read(self, slots: Ints) -> list[pa.Array]:
+        return self._to_arrow(self._gather(self._rows[slots]))
+
+    def freeze(self) -> ReadFrozen:
+        rows, whole = self._rows[: self._count].copy(), self._whole()
+        return lambda slots: self._to_arrow(whole[rows[slots]])
+
+    def _gather(self, rows: Ints) -> pl.DataFrame:
+        return self._whole()[rows]
+
+    def _whole(self) -> pl.DataFrame:
+        return pl.concat(self._frames, rechunk=False) if self._frames else self._empty
+
+    def _to_arrow(self, frame: pl.DataFrame) -> list[pa.Array]:
+        return [series_to_arrow(frame.get_column(field.name), field.type) for field in self._fields]
+
+    def _grow(self, count: int) -> None:
+        if count > len(self._rows):
+            grown = np.empty(2 * count, np.int64)
+            grown[: self._count] = self._rows[: self._count]
+            self._rows = grown
+        self._count = count
+
+    def _append(self, frame: pl.DataFrame) -> None:
+        self._frames.append(_detached(frame))
+        self._row_count += len(frame)
+        if self._row_count > _GARBAGE_RATIO * self._count + _GARBAGE_ROWS_MIN:
+            self._frames = [_detached(self._gather(self._rows[: self._count]))]
+            self._rows[: self._count] = np.arange(self._count)
+            self._row_count = self._count
+        while len(self._frames) > 1 and len(self._frames[-2]) < _TIER_RATIO * len(self._frames[-1]):
+            last = self._frames.pop()
+            self._frames[-1] = _detached(pl.concat([self._frames[-1], last]))
+
+
+def distinct(slots: Ints, count: int) -> Ints:
+    """Each slot once, at the place of its last occurrence; `count` slots exist."""
+    if not len(slots):
+        return slots
+    numbers = np.arange(len(slots), dtype=np.int32)
+    last = np.empty(count, np.int32)  # only read where it was written
+    last[slots] = numbers
+    rows = np.flatnonzero(last[slots] == numbers)
+    return slots[rows]
+
+
+def _detached(frame: pl.DataFrame) -> pl.DataFrame:
+    """The same rows in memory of their own: a gathered string would keep the whole batch alive that it came from."""
+    if not any(kind.is_nested() or kind in (pl.String, pl.Binary) for kind in frame.dtypes):
+        return frame.rechunk()
+    return pl.DataFrame(frame.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()))

@@ -1,0 +1,202 @@
+"""Keys and their accumulators: the state that both halves of a keyed aggregate work on.
+
+Comes in: batches of rows, or of accumulators. Goes out: the slots that they touched,
+and batches of accumulators, final values or state rows. Emits nothing by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from weir.errors import DataError
+from weir.operators.aggregate_frames import distinct
+from weir.operators.aggregate_kernels import ReadFrozen
+from weir.operators.aggregate_layout import AggregateLayout
+from weir.operators.base import OperatorContext
+from weir.operators.user_code import operator_label, user_code_error
+from weir.state.hashing import hash_keys, key_groups
+from weir.state.key_index import FrozenKeys, KeyIndex
+from weir.state.xxhash64 import Ints
+
+BATCH_ROWS_MAX = 65_536
+"""Most rows of a batch that goes out, and of a piece of a state table."""
+
+
+class Accumulators:
+    """The accumulators of every aggregate, by slot."""
+
+    def __init__(self, layout: AggregateLayout, context: OperatorContext) -> None:
+        self._context = context
+        self._aggregates = list(layout.aggregates.values())
+        self._kernels = [
+            aggregate.kernel(layout.input_schema, output) for output, aggregate in layout.aggregates.items()
+        ]
+        self._widths = [len(fields) for fields in layout.accumulators.values()]
+
+    def add_rows(self, batch: pa.RecordBatch, slots: Ints, *, count: int) -> None:
+        """Merge rows of the user; there are `count` slots by now."""
+        with blamed(self._context):
+            for aggregate, kernel in zip(self._aggregates, self._kernels, strict=True):
+                touched, arrays = aggregate.lift_grouped(batch, slots)
+                kernel.merge(touched, arrays, count=count)
+
+    def merge(self, columns: Sequence[pa.Array], slots: Ints, *, count: int) -> None:
+        """Merge accumulators, those of all aggregates side by side; there are `count` slots by now."""
+        with blamed(self._context):
+            for kernel, arrays in zip(self._kernels, _pieces(columns, self._widths), strict=True):
+                kernel.merge(slots, arrays, count=count)
+
+    def read(self, slots: Ints) -> list[pa.Array]:
+        """The accumulators of these slots, those of all aggregates side by side."""
+        return [array for kernel in self._kernels for array in kernel.read(slots)]
+
+    def values(self, slots: Ints) -> list[pa.Array]:
+        """The final values of these slots, by aggregate."""
+        with blamed(self._context):
+            return [a.final(k.read(slots)) for a, k in zip(self._aggregates, self._kernels, strict=True)]
+
+    def freeze(self) -> ReadFrozen:
+        readers = [kernel.freeze() for kernel in self._kernels]
+        return lambda slots: [array for read in readers for array in read(slots)]
+
+    def clear(self) -> None:
+        for kernel in self._kernels:
+            kernel.clear()
+
+
+class KeyedState:
+    """The accumulators of every key that was ever seen."""
+
+    def __init__(self, layout: AggregateLayout, context: OperatorContext) -> None:
+        self._layout = layout
+        self._max_parallelism = context.max_parallelism
+        self._index = KeyIndex(layout.key_schema)
+        self._accumulators = Accumulators(layout, context)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def add_rows(self, batch: pa.RecordBatch) -> Ints:
+        """Merge rows of the user; returns the slot of each."""
+        slots = find_slots(self._index, [batch.column(key) for key in self._layout.keys])
+        self._accumulators.add_rows(batch, slots, count=len(self._index))
+        return slots
+
+    def merge(self, batch: pa.RecordBatch) -> Ints:
+        """Merge rows of keys and accumulators; returns the slot of each."""
+        columns, width = batch.columns, len(self._layout.keys)
+        slots = find_slots(self._index, columns[:width])
+        self._accumulators.merge(columns[width:], slots, count=len(self._index))
+        return slots
+
+    def values(self, slots: Ints) -> pa.RecordBatch:
+        """Keys and final values of these slots."""
+        arrays = [*self._index.keys(slots), *self._accumulators.values(slots)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._layout.output)
+
+    def freeze(self) -> Callable[[], pa.Table]:
+        """The state as it is now: copies the accumulators, and builds the table when it is called."""
+        keys, read = self._index.freeze(), self._accumulators.freeze()
+        schema, max_parallelism = self._layout.stored, self._max_parallelism
+        return lambda: _build_table(keys, read, schema=schema, max_parallelism=max_parallelism)
+
+
+class PassingState:
+    """The accumulators of the keys that were seen since the last `take`; the keys themselves are remembered longer."""
+
+    def __init__(self, layout: AggregateLayout, context: OperatorContext) -> None:
+        self._layout = layout
+        self._index = KeyIndex(layout.key_schema)
+        self._accumulators = Accumulators(layout, context)
+        self._local = np.empty(0, np.int32)
+        """Number of a slot of the index among those seen since the last `take`, or -1."""
+        self._touched: list[Ints] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def remembered(self) -> int:
+        """Keys that take up room."""
+        return len(self._index)
+
+    def add_rows(self, batch: pa.RecordBatch) -> None:
+        """Merge rows of the user."""
+        local = self._renumbered(find_slots(self._index, [batch.column(key) for key in self._layout.keys]))
+        self._accumulators.add_rows(batch, local, count=self._count)
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """Keys and accumulators, and forget them."""
+        touched, start = np.concatenate(self._touched or [np.empty(0, np.int64)]), 0
+        for slots in in_batches(touched):
+            arrays = self._accumulators.read(np.arange(start, start + len(slots)))
+            yield pa.RecordBatch.from_arrays([*self._index.keys(slots), *arrays], schema=self._layout.combined)
+            start += len(slots)
+        self._accumulators.clear()
+        self._local[touched] = -1
+        self._touched, self._count = [], 0
+
+    def forget_keys(self) -> None:
+        """Free the room of the keys; only after `take`."""
+        self._index.clear()
+        self._local = np.empty(0, np.int32)
+
+    def _renumbered(self, slots: Ints) -> Ints:
+        if len(self._index) > len(self._local):
+            grown = np.full(2 * len(self._index), -1, np.int32)
+            grown[: len(self._local)] = self._local
+            self._local = grown
+        local = self._local.take(slots, mode="clip")
+        fresh = np.flatnonzero(local < 0)
+        if len(fresh):
+            touched = distinct(slots[fresh], len(self._index))
+            self._local[touched] = np.arange(self._count, self._count + len(touched))
+            self._touched.append(touched)
+            self._count += len(touched)
+            local[fresh] = self._local[slots[fresh]]
+        return local.astype(np.int64)
+
+
+def find_slots(index: KeyIndex, columns: Sequence[pa.Array]) -> Ints:
+    """The slot of each row's key."""
+    return index.slots(columns, hash_keys(columns))
+
+
+@contextmanager
+def blamed(context: OperatorContext) -> Iterator[None]:
+    """Errors of expressions and of the data, with the operator's name."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{operator_label(context)}: {error.message}") from None
+    except pl.exceptions.PolarsError as error:
+        raise user_code_error(error, context, doing="an aggregate") from None
+
+
+def in_batches(slots: Ints) -> Iterator[Ints]:
+    """Pieces of at most BATCH_ROWS_MAX."""
+    for start in range(0, len(slots), BATCH_ROWS_MAX):
+        yield slots[start : start + BATCH_ROWS_MAX]
+
+
+def _build_table(keys: FrozenKeys, read: ReadFrozen, *, schema: pa.Schema, max_parallelism: int) -> pa.Table:
+    """One row per key, sorted by key group."""
+    groups = key_groups(keys.hashes, max_parallelism).astype(np.uint16)
+    batches = []
+    for slots in in_batches(np.argsort(groups, kind="stable")):
+        columns = [pa.array(groups[slots].astype(np.int32)), *keys.keys(slots), *read(slots)]
+        batches.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+    return pa.Table.from_batches(batches, schema=schema)
+
+
+def _pieces(columns: Sequence[pa.Array], widths: Sequence[int]) -> Iterator[Sequence[pa.Array]]:
+    start = 0
+    for width in widths:
+        yield columns[start : start + width]
+        start += width
