@@ -41,6 +41,7 @@ SPARK_LOG_VARIABLE = "WEIR_SPARK_LOG"
 what concerns the job itself."""
 
 _session: SparkSession | None = None
+_provided: SparkSession | None = None
 _session_lock = threading.Lock()
 
 
@@ -54,6 +55,8 @@ def embedded_session(parallelism: int, name: str = "weir") -> SparkSession:
         _quiet_pandas_warning()
         from pyspark.sql import SparkSession
 
+        if _provided is not None and _alive(_provided):
+            return _provided
         if _session is not None and _alive(_session):
             if (slots(_session) or 0) >= parallelism:
                 return _session
@@ -69,6 +72,13 @@ def embedded_session(parallelism: int, name: str = "weir") -> SparkSession:
             )
         _session = _start(max(parallelism, os.cpu_count() or 1) + SPARE_SLOTS, name)
         return _session
+
+
+def provide_session(session: SparkSession | None) -> None:
+    """Let jobs that bring no session of their own run on this one (None: on the embedded one again)."""
+    global _provided
+    with _session_lock:
+        _provided = session
 
 
 def stop_embedded() -> None:

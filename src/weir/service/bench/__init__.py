@@ -1,0 +1,1 @@
+"""Workloads that measure Weir and check their own results."""

@@ -1,0 +1,248 @@
+"""`weir bench`: one command for each workload.
+
+Comes in: what was typed. Goes out: one JSON line, or a small table, and exit code 1
+when the workload's own check found its result wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weir.service.failures import FAILED, error_console, readable_errors
+
+if TYPE_CHECKING:
+    from weir.service.bench.harness import Options, Report
+
+Parallelism = Annotated[int, typer.Option("--parallelism", "-p", min=1, help="How many subtasks and slots.")]
+Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON line on standard output.")]
+Every = Annotated[
+    str, typer.Option("--checkpoint-every", metavar="TIME", help="Such as 5s or 200ms; 'off': only the last one.")
+]
+Master = Annotated[
+    str | None, typer.Option("--master", metavar="URL", help="A Spark master instead of the embedded Spark.")
+]
+Work = Annotated[
+    str | None, typer.Option("--work", metavar="DIR", help="Where to work, if executors are on other hosts: shared.")
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show Weir's own traceback when something fails.")]
+
+
+def Events(default: int) -> Any:
+    """The option --events, for functions whose workloads take different numbers."""
+    return typer.Option(default, "--events", "-n", min=1, help="How many events.")
+
+
+def bench_application() -> typer.Typer:
+    app = typer.Typer(
+        help="Measure a workload on this machine. Each one checks its own result first.",
+        no_args_is_help=True,
+        rich_markup_mode="markdown",
+    )
+    app.command("filter")(bench_filter)
+    app.command("keyed-sum")(bench_keyed_sum)
+    app.command("keyed-process")(bench_keyed_process)
+    app.command("latency")(bench_latency)
+    app.command("recovery")(bench_recovery)
+    app.command("checkpoint-cost")(bench_checkpoint_cost)
+    app.command("soak")(bench_soak)
+    return app
+
+
+def bench_filter(
+    events: int = Events(100_000_000),
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "5s",
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """80-byte strings through a substring filter: source → filter → sink, exactly once.
+
+    Data: 262,144 different strings of 80 lower-case letters and spaces, made before the clock starts; row n is string
+    n modulo 262,144, handed over as a slice without a copy. One string in a thousand holds the word that passes the
+    filter. The number of rows that pass must be the known one.
+
+    **Example:** `weir bench filter --events 200000000 --json`
+    """
+    from weir.service.bench.filtering import run_filter
+
+    _bench(
+        run_filter, _options(events, parallelism, checkpoint_every, work=work), json=json, master=master, debug=debug
+    )
+
+
+def bench_keyed_sum(
+    events: int = Events(100_000_000),
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "5s",
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """A running sum over 100,000 int64 keys: source → key by → sum → sink, exactly once.
+
+    Data: key and value are computed with NumPy from the row's number while the job runs (multiply and shift, about
+    5 ns a row), so that keys come in no order. Every key's last committed sum must be the true one.
+
+    **Example:** `weir bench keyed-sum --checkpoint-every 1s --json`
+    """
+    from weir.service.bench.keyed import run_keyed_sum
+
+    options = _options(events, parallelism, checkpoint_every, work=work)
+    _bench(run_keyed_sum, options, json=json, master=master, debug=debug)
+
+
+def bench_keyed_process(
+    events: int = Events(10_000_000),
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "5s",
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """The same sum with a ProcessFunction: one Python call, value state and one row out for each row.
+
+    Data: as for keyed-sum. Every row must come out, and every key's last committed sum must be the true one.
+
+    **Example:** `weir bench keyed-process --events 5000000`
+    """
+    from weir.service.bench.keyed import run_keyed_process
+
+    options = _options(events, parallelism, checkpoint_every, work=work)
+    _bench(run_keyed_process, options, json=json, master=master, debug=debug)
+
+
+def bench_latency(
+    events: int = Events(200_000),
+    rate: Annotated[float, typer.Option("--rate", min=1, help="Events a second.")] = 10_000,
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "1s",
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """How long a row takes from its creation to the sink, through one keyed shuffle, at 10,000 rows a second.
+
+    Each row carries the time at which it was made; the sink notes when it came. p50_ms and p99_ms leave out the first
+    two seconds. due_p50_ms and due_p99_ms count from when the rate said that the row should be made. Clocks of
+    different hosts cannot be compared, so everything must run on one. Every row must arrive once.
+
+    **Example:** `weir bench latency --events 600000 --json`
+    """
+    from weir.service.bench.latency import run_latency
+
+    options = _options(events, parallelism, checkpoint_every, work=work)
+    _bench(lambda given: run_latency(given, rate), options, json=json, master=master, debug=debug)
+
+
+def bench_recovery(
+    events: int = Events(2_000_000),
+    kills: Annotated[int, typer.Option("--kills", min=1, help="How many workers to kill, one after the other.")] = 3,
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "200ms",
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """SIGKILL of a Python worker, to the first new committed output; median and maximum over several kills.
+
+    A keyed job at 200,000 rows a second. The time ends when the sinks have committed the first checkpoint of the new
+    attempt. In the end every row must have been committed once, and every sum must be true.
+
+    **Example:** `weir bench recovery --kills 10 --events 5000000`
+    """
+    from weir.service.bench.recovery import run_recovery
+
+    options = _options(events, parallelism, checkpoint_every, work=work)
+    _bench(lambda given: run_recovery(given, kills), options, json=json, master=master, debug=debug)
+
+
+def bench_checkpoint_cost(
+    events: int = Events(50_000_000),
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often each setting is measured.")] = 3,
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """What checkpoints cost: keyed-sum without them, every 5 s and every second, in turn.
+
+    **Example:** `weir bench checkpoint-cost --rounds 5`
+    """
+    from weir.service.bench.checkpoint_cost import run_checkpoint_cost
+
+    options = _options(events, parallelism, "off", work=work)
+    _bench(lambda given: run_checkpoint_cost(given, rounds), options, json=json, master=master, debug=debug)
+
+
+def bench_soak(
+    minutes: Annotated[float, typer.Option("--minutes", min=0.05, help="How long.")] = 10,
+    plot: Annotated[Path, typer.Option("--plot", help="An SVG of memory over time; a CSV goes beside it.")] = Path(
+        "soak.svg"
+    ),
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "5s",
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """keyed-sum at full speed for minutes, sampling the memory of driver, JVM and workers every second.
+
+    Compares the resident memory at 20 % of the run with that at its end; workers and driver may grow by 10 %.
+
+    **Example:** `weir bench soak --minutes 60 --plot soak.svg`
+    """
+    from weir.service.bench.soak import run_soak
+
+    options = _options(1, parallelism, checkpoint_every, work=work)
+    _bench(lambda given: run_soak(given, minutes=minutes, plot=plot), options, json=json, master=master, debug=debug)
+
+
+def _options(events: int, parallelism: int, checkpoint_every: str, *, work: str | None) -> Options:
+    from weir.service.bench.harness import Options
+
+    every = None if checkpoint_every == "off" else checkpoint_every
+    return Options(events=events, parallelism=parallelism, checkpoint_every=every, work=work)
+
+
+def _bench(
+    workload: Callable[[Options], Report], options: Options, *, json: bool, master: str | None, debug: bool
+) -> None:
+    with readable_errors(debug=debug):
+        from dataclasses import replace
+
+        from weir.service.progress import Progress
+        from weir.service.session import spark_on
+
+        progress = None if json else Progress(error_console())
+        try:
+            with spark_on(master, "weir bench"):
+                report = workload(replace(options, show=progress))
+        finally:
+            if progress is not None:
+                progress.close()
+        typer.echo(report.as_json()) if json else _show(report)
+        if not report.verified:
+            raise typer.Exit(FAILED)
+
+
+def _show(report: Report) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, title=report.workload, title_justify="left")
+    for name, value in report.as_dict().items():
+        if name != "workload":
+            table.add_row(name, f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value))
+    Console().print(table)
