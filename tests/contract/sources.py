@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import pickle
 from collections.abc import Callable, Sequence
@@ -9,8 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
 from tests.contract.sinks import context
-from weir.connectors import Collection, Generator
+from weir.connectors import Collection, Files, Generator
+from weir.connectors.encode import encode
 from weir.operators.base import InlinePart
 from weir.operators.source import Source, SourceReader
 
@@ -69,6 +74,55 @@ def generator_case(count: int, splits: int | None = None) -> Callable[[Path], So
     return lambda _: SourceCase(Generator(count, numbered_columns, "n long, twice long", splits=splits), rows)
 
 
+def numbered_rows(count: int) -> list[tuple[Any, ...]]:
+    """Lines of very different length, some empty, some with characters of several bytes."""
+    return [(number, "é" * (number % 37) if number % 5 else "") for number in range(count)]
+
+
+def as_table(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    numbers, words = zip(*rows, strict=True) if rows else ((), ())
+    return pa.table({"n": pa.array(numbers, pa.int64()), "word": pa.array(words, pa.string())})
+
+
+def files_case(format: str, *, compressed: bool = False, tiny: bool = True) -> Callable[[Path], SourceCase]:
+    """Several files of one format; with `tiny` a split has a few lines only, and a block fewer."""
+
+    def make(directory: Path) -> SourceCase:
+        place = directory / "in"
+        place.mkdir(exist_ok=True)
+        rows = numbered_rows(400)
+        for index, part in enumerate((rows[:250], rows[250:399], rows[399:])):
+            write_file(place / f"{index}.{format}", format, part, compressed)
+        (place / f"_hidden.{format}").write_bytes(b"nonsense")
+        (place / f"empty.{format}").write_bytes(b"")
+        source = Files(place, None, "n long, word string", split_size=500 if tiny else "16MB")
+        if tiny:
+            source.block_bytes = 100
+        return SourceCase(source, rows)
+
+    return make
+
+
+def write_file(path: Path, format: str, rows: Sequence[tuple[Any, ...]], compressed: bool = False) -> None:
+    table = as_table(rows)
+    if format == "parquet":
+        parquet.write_table(table, path, row_group_size=40, compression="none")
+        return
+    data = encode(table.to_batches(), format).to_pybytes()
+    if compressed:
+        path.with_name(path.name + ".gz").write_bytes(gzip.compress(data))
+    else:
+        path.write_bytes(data)
+
+
+def text_case(directory: Path) -> SourceCase:
+    (directory / "a.txt").write_bytes("first\r\n\nthïrd\nno newline at the end".encode())
+    (directory / "b.txt").write_bytes(b"\n\n")
+    source = Files(directory, split_size=7)
+    source.block_bytes = 3
+    return SourceCase(source, [("first",), ("",), ("thïrd",), ("no newline at the end",), ("",), ("",)])
+
+
 CASES: dict[str, Callable[[Path], SourceCase]] = {
     "collection": collection_case(1000),
     "small collection": collection_case(3),
@@ -77,4 +131,10 @@ CASES: dict[str, Callable[[Path], SourceCase]] = {
     "generator of few rows": generator_case(5),
     "generator with odd splits": generator_case(500, splits=7),
     "empty generator": generator_case(0),
+    "text files": text_case,
+    "jsonl files": files_case("jsonl"),
+    "csv files": files_case("csv"),
+    "parquet files": files_case("parquet"),
+    "large splits": files_case("jsonl", tiny=False),
+    "compressed csv files": files_case("csv", compressed=True),
 }

@@ -4,6 +4,7 @@ from weir.connectors.collect import Collect
 from weir.connectors.collection import Collection
 from weir.connectors.console import Discard, Stdout
 from weir.connectors.file_sink import FileSink
+from weir.connectors.files import Files
 from weir.connectors.generator import Generator
 
-__all__ = ["Collect", "Collection", "Discard", "FileSink", "Generator", "Stdout"]
+__all__ = ["Collect", "Collection", "Discard", "FileSink", "Files", "Generator", "Stdout"]

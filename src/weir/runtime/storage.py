@@ -139,6 +139,8 @@ class _WholeFiles:
         return pa.BufferReader(self._storage.read(path))
 
     def is_file(self, path: str) -> bool:
+        if not path:
+            return False
         try:
             self._storage.read(path)
         except FileNotFoundError:

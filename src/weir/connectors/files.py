@@ -1,0 +1,176 @@
+"""Files as a source: text, jsonl, csv and parquet, a fixed set or a watched directory.
+
+Comes in: a directory or a file, local or by storage URI. Goes out: batches, and
+positions by split. Each file is read exactly once, however often the job restarts
+and at whatever parallelism. Never writes, except malformed lines to their side files.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from weir.config import Duration, Size, duration_ms, size_bytes
+from weir.connectors.file_splits import Format, check_format, format_of, wanted
+from weir.connectors.files_reader import FilesReader
+from weir.connectors.line_blocks import BLOCK_BYTES
+from weir.connectors.parquet_split import file_schema
+from weir.connectors.split_readers import OnError, Reading
+from weir.errors import ConfigError, SchemaError
+from weir.operators.source import Source, SourceReader
+from weir.runtime.storage import ReadableStorage, absolute_location, open_storage, open_writable, readable
+from weir.schema import format_schema, parse_schema
+
+TEXT_SCHEMA = pa.schema([("value", pa.string())])
+
+
+class Files(Source):
+    """The rows of the files in a directory, or of one file.
+
+    path:       a directory, or one file; local or a storage URI
+    format:     "text" (one column, `value string`), "jsonl", "csv" or "parquet"; None: by each file's ending
+    schema:     DDL or a pyarrow schema; may be left out for text, and for parquet where a file is there already
+    watch:      None reads the files that are there at the start, and ends; a duration looks for new files that often
+    pattern:    which names to read, such as "*.csv"; names that begin with '_' or '.' never are
+    on_error:   a malformed line: "fail", "skip", or "side_file": write it to a file below `side_file` and go on
+    header:     csv: whether the first line of each file names its columns
+    delimiter:  csv: what stands between values
+    split_size: large files are read by several subtasks, in parts of this size; compressed ones are not
+
+    Files must appear whole (write elsewhere, then rename) and must not change: one that did is a DataError.
+    Records of lines hold no newline inside values. Directories below `path` are not looked into. A watched
+    directory's checkpoints name every file ever read, so move old files away, and watch a new directory, in time.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        format: Format | None = None,
+        schema: str | pa.Schema | None = None,
+        *,
+        watch: Duration | None = None,
+        pattern: str = "*",
+        on_error: OnError = "fail",
+        side_file: str | os.PathLike[str] | None = None,
+        header: bool = True,
+        delimiter: str = ",",
+        split_size: Size = "16MB",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = absolute_location(path)
+        self.format = check_format(format)
+        self.pattern = pattern
+        self.watch_ms = None if watch is None else duration_ms(watch, "Files.watch")
+        self.on_error = on_error
+        self.side_file = None if side_file is None else absolute_location(side_file)
+        self.header = header
+        self.delimiter = delimiter
+        self.split_bytes = size_bytes(split_size, "Files.split_size")
+        self.clock = clock
+        self.block_bytes = BLOCK_BYTES
+        self._schema = None if schema is None else parse_schema(schema)
+        self._listed: dict[str, int] | None = None
+        self._check_settings()
+
+    def __repr__(self) -> str:
+        return f"Files({self.path!r}{'' if self.format is None else f', {self.format!r}'})"
+
+    @property
+    def schema(self) -> pa.Schema:
+        if self._schema is None:
+            self._schema = TEXT_SCHEMA if self.format == "text" else self._schema_of_first_file()
+        return self._schema
+
+    @property
+    def bounded(self) -> bool:
+        return self.watch_ms is None
+
+    def validate(self, name: str) -> None:
+        """Everything that can be known before the start is checked here, where the user sees it."""
+        try:
+            storage, directory, pattern = self._located()
+            found = wanted(storage.sizes(""), pattern)
+            reading = self._reading(storage, directory, operator=repr(name), uid=name)
+            for file in found:
+                format_of(file, self.format)
+        except ConfigError as error:
+            raise type(error)(f"source {name!r}: {error}") from error
+        except OSError as error:
+            raise ConfigError(f"source {name!r}: {self.path} cannot be read: {error}") from error
+        for file in [file for file, size in found.items() if size][:1]:
+            reading.check(file)
+        if self.side_file is not None:
+            open_writable(self.side_file, f"source {name!r}: the directory for malformed lines")
+        # Listed once, so that all subtasks read the same set, also after a restart without a checkpoint.
+        self._listed = found if self.bounded else None
+
+    def reader(self) -> SourceReader:
+        return FilesReader(self._open, watch_ms=self.watch_ms, split_bytes=self.split_bytes, clock=self.clock)
+
+    def _open(self, operator: str, uid: str) -> tuple[Reading, Callable[[], dict[str, int]]]:
+        """For a reader: how to read, and a function that lists the files to read."""
+        storage, directory, pattern = self._located()
+        reading = self._reading(storage, directory, operator=operator, uid=uid)
+        if self._listed is not None:
+            return reading, self._listed.copy
+        return reading, lambda: wanted(storage.sizes(""), pattern)
+
+    def _located(self) -> tuple[ReadableStorage, str, str]:
+        """The storage of the directory, its location, and the pattern of the names to read."""
+        storage = readable(open_storage(self.path, create=False))
+        if storage.is_file(""):
+            directory, _, file = self.path.rpartition("/")
+            return readable(open_storage(directory, create=False)), directory, _literally(file)
+        if not storage.is_directory(""):
+            raise ConfigError(f"there is no file or directory at {self.path}; mend the path, or create the directory")
+        return storage, self.path, self.pattern
+
+    def _reading(self, storage: ReadableStorage, directory: str, *, operator: str, uid: str) -> Reading:
+        return Reading(
+            storage=storage,
+            location=directory,
+            operator=operator,
+            uid=uid,
+            schema=self.schema,
+            format=self.format,
+            header=self.header,
+            delimiter=self.delimiter,
+            on_error=self.on_error,
+            side_file=self.side_file,
+            block_bytes=self.block_bytes,
+        )
+
+    def _check_settings(self) -> None:
+        if self.on_error not in ("fail", "skip", "side_file"):
+            raise ConfigError(f"Files.on_error: {self.on_error!r} is not one of fail, skip, side_file")
+        if (self.on_error == "side_file") != (self.side_file is not None):
+            raise ConfigError("Files: on_error='side_file' and side_file=directory go together; give both or neither")
+        if self.split_bytes < 1:
+            raise ConfigError("Files.split_size: must be at least 1 byte")
+        if len(self.delimiter) != 1:
+            raise ConfigError(f"Files.delimiter: {self.delimiter!r} is not one character")
+        is_one_string = self._schema is None or (len(self._schema) == 1 and self._schema.types[0] == pa.string())
+        if self.format == "text" and not is_one_string:
+            raise SchemaError(
+                f"Files: text has one string column, such as 'value string'; found ({format_schema(self._schema)})"
+            )
+
+    def _schema_of_first_file(self) -> pa.Schema:
+        storage, directory, pattern = self._located()
+        for file in (file for file, size in wanted(storage.sizes(""), pattern).items() if size):
+            format = format_of(file, self.format)
+            if format == "text":
+                return TEXT_SCHEMA
+            if format == "parquet":
+                return file_schema(storage, file, f"{directory}/{file}")
+            raise SchemaError(f"Files({self.path!r}): {format} needs a schema, such as schema='a long, b string'")
+        raise SchemaError(
+            f"Files({self.path!r}): there is no file yet to take the schema from; give one, such as 'a long, b string'"
+        )
+
+
+def _literally(name: str) -> str:
+    return "".join(f"[{character}]" if character in "*?[" else character for character in name)

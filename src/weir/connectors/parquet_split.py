@@ -1,0 +1,140 @@
+"""One split of a parquet file: the row groups whose middle lies in it, batch by batch.
+
+Comes in: an open file and a split. Goes out: batches of the declared schema, with the
+row, counted from the split's first, at which each begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from weir.connectors.file_splits import Split
+from weir.connectors.line_blocks import open_unchanged
+from weir.errors import DataError, SchemaError
+from weir.runtime.storage import ReadableStorage
+from weir.schema import format_schema, format_type
+
+BATCH_ROWS = 65_536
+READ_BUFFER_BYTES = 1 << 20
+_FAMILIES = (
+    (pa.types.is_integer, pa.types.is_integer),
+    (pa.types.is_integer, pa.types.is_floating),
+    (pa.types.is_floating, pa.types.is_floating),
+    (pa.types.is_decimal, pa.types.is_decimal),
+    (pa.types.is_timestamp, pa.types.is_timestamp),
+    (pa.types.is_large_string, pa.types.is_string),
+    (pa.types.is_large_binary, pa.types.is_binary),
+    (pa.types.is_fixed_size_binary, pa.types.is_binary),
+    (pa.types.is_dictionary, pa.types.is_string),
+    (pa.types.is_nested, pa.types.is_nested),
+)
+"""What a column may be in the file, and as what it may be declared; a value that does not fit is a DataError."""
+
+
+class ParquetSplit:
+    """The batches of one split from row `start_row` on."""
+
+    def __init__(
+        self, storage: ReadableStorage, split: Split, start_row: int, *, schema: pa.Schema, where: str
+    ) -> None:
+        self._where = where
+        self._schema = schema
+        self._input = open_unchanged(storage, split, where)
+        with self._damage():
+            self._file = _open(self._input)
+        check_columns(self._file.schema_arrow, schema, where)
+        self._row = start_row
+        self._batches = self._from(start_row, self._row_groups(split))
+
+    def read(self) -> tuple[pa.Table, int] | None:
+        """The next rows and the number of the first; None at the end."""
+        with self._damage():
+            batch = next(self._batches, None)
+        if batch is None:
+            return None
+        row, self._row = self._row, self._row + batch.num_rows
+        with self._damage():
+            return pa.Table.from_batches([batch]).select(self._schema.names).cast(self._schema), row
+
+    def close(self) -> None:
+        self._input.close()
+
+    def _row_groups(self, split: Split) -> list[int]:
+        metadata = self._file.metadata
+        return [i for i in range(metadata.num_row_groups) if split.start <= _middle(metadata.row_group(i)) < split.end]
+
+    def _from(self, start_row: int, groups: list[int]) -> Iterator[pa.RecordBatch]:
+        skip = start_row
+        while groups and skip >= (rows := self._file.metadata.row_group(groups[0]).num_rows):
+            skip -= rows
+            groups = groups[1:]
+        if not groups:
+            return
+        columns = self._schema.names
+        for batch in self._file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False):
+            if skip >= batch.num_rows:
+                skip -= batch.num_rows
+                continue
+            yield batch.slice(skip)
+            skip = 0
+
+    @contextmanager
+    def _damage(self) -> Iterator[None]:
+        """What pyarrow says about a damaged file, with the file's name."""
+        try:
+            yield
+        except (pa.ArrowException, ValueError) as error:
+            raise _damaged(self._where, error) from error
+        except OSError as error:
+            if error.errno is None:
+                raise _damaged(self._where, error) from error
+            raise
+
+
+def file_schema(storage: ReadableStorage, file: str, where: str) -> pa.Schema:
+    """The columns of a parquet file."""
+    with storage.open_input(file) as opened:
+        try:
+            return _open(opened).schema_arrow.remove_metadata()
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(where, error) from error
+
+
+def check_columns(found: pa.Schema, declared: pa.Schema, where: str) -> None:
+    """SchemaError when a declared column is missing in the file, or of another kind."""
+    for field in declared:
+        if field.name not in found.names:
+            raise SchemaError(
+                f"{where}: the file has no column {field.name!r}; it has ({format_schema(found)}), "
+                f"and the schema is ({format_schema(declared)})"
+            )
+        kind = found.field(field.name).type
+        if kind != field.type and not any(of(kind) and to(field.type) for of, to in _FAMILIES):
+            raise SchemaError(
+                f"{where}: column {field.name!r} is {format_type(kind)} in the file, "
+                f"and {format_type(field.type)} in the schema; mend the schema"
+            )
+
+
+def _open(opened: pa.NativeFile) -> parquet.ParquetFile:
+    return parquet.ParquetFile(
+        opened, pre_buffer=False, buffer_size=READ_BUFFER_BYTES, coerce_int96_timestamp_unit="us"
+    )
+
+
+def _damaged(where: str, error: BaseException) -> DataError:
+    return DataError(f"{where}: cannot be read as parquet: {error}. Replace the file, or take it out of the directory")
+
+
+def _middle(group: parquet.RowGroupMetaData) -> int:
+    """The byte in the middle of a row group: it lies in exactly one split."""
+    first = group.column(0)
+    start = first.data_page_offset
+    if first.dictionary_page_offset is not None:
+        start = min(start, first.dictionary_page_offset)
+    size = sum(group.column(i).total_compressed_size for i in range(group.num_columns))
+    return int(start + size // 2)
