@@ -116,8 +116,6 @@ class _FlatMap(_Map):
         rows = self.read(batch)
         try:
             results = self._results(rows)
-        except UserCodeError:
-            raise
         except Exception as error:
             raise self.failure(error, rows) from None
         if results:
