@@ -168,7 +168,7 @@ class Settings:
     """Threads per task that write snapshots and commit epochs behind the stream's back."""
 
     commit_retries_max: int = 5
-    """Times that a sink's commit is tried before the attempt fails."""
+    """Times that a failed commit of a sink is tried again before the attempt fails."""
 
     storage_retries_max: int = 5
     """Times that the driver looks again after a storage call with an unknown outcome."""

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from tests.sim.workload import SinkExpectation
 from tests.sim.world import SimulationFailed, World
-from weir.ids import CheckpointId
 from weir.runtime import layout
+from weir.runtime.checkpoint_store import CheckpointStore
 from weir.snapshot.manifest import Manifest, checksum, decode
 
 
@@ -113,12 +113,13 @@ def check_state(world: World, manifest: Manifest) -> None:
 
 def check_no_leaks(world: World) -> None:
     """Only what is retained is left, and no transaction is left open."""
-    directories = [name for name in world.job_storage.list("") if layout.checkpoint_of(name) is not None]
-    complete = [name for name in directories if f"sim/{name}/manifest.json" in world.job_storage.files]
-    if world.storage_was_calm and len(complete) > world.job.checkpoints.retain:
-        raise SimulationFailed(f"{len(complete)} checkpoints are kept, {world.job.checkpoints.retain} should be")
-    kept = [CheckpointId(int(name.removeprefix("chk-"))) for name in complete]
-    if world.storage_was_calm and (stale := [d for d in directories if int(d.removeprefix("chk-")) < min(kept)]):
+    directories = [id for name in world.job_storage.list("") if (id := layout.checkpoint_of(name)) is not None]
+    valid = CheckpointStore(world.job_storage, "sim", retries_max=1).listing().valid
+    if not valid:
+        raise SimulationFailed("the finished job has no checkpoint")
+    if world.storage_was_calm and len(valid) > world.job.checkpoints.retain:
+        raise SimulationFailed(f"checkpoints {valid} are kept, {world.job.checkpoints.retain} should be")
+    if world.storage_was_calm and (stale := [id for id in directories if id < valid[0]]):
         raise SimulationFailed(f"left behind: {stale}")
     if len(set(world.completed_ids)) != len(world.completed_ids):
         raise SimulationFailed(f"a checkpoint id was used twice: {world.completed_ids}")

@@ -193,7 +193,7 @@ def draw_job(rng: random.Random, external: External) -> Job:
     """A random topology: one to three sources, perhaps a union, stateless steps, one or two ends."""
     parallelism = rng.randint(1, 3)
     env = weir.Environment(parallelism=parallelism, settings=weir.Settings(max_parallelism=rng.choice([4, 16, 128])))
-    sources = [SimSource(rng, 10_000 * i, rng.randint(3, 20), rng.randint(1, 4)) for i in range(rng.randint(1, 3))]
+    sources = [SimSource(rng, 10_000 * i, rng.randint(3, 30), rng.randint(1, 4)) for i in range(rng.randint(1, 3))]
     streams = [
         env.read(source, uid=f"source-{i}", parallelism=rng.randint(1, parallelism)) for i, source in enumerate(sources)
     ]

@@ -15,7 +15,7 @@ from tests.sim.ports import SimBackground, SimChannel, SimClock, SimControl, Sim
 from tests.sim.storage import CallerCrashed, SimStorage
 from tests.sim.workload import External, Job, draw_job
 from weir.config import FixedDelay, JobConfig
-from weir.errors import JobError, StorageUnavailable, WeirError
+from weir.errors import JobError, ProtocolViolation, StorageUnavailable, WeirError
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime import layout, phases
 from weir.runtime.checkpoint_store import CheckpointStore
@@ -28,7 +28,7 @@ from weir.snapshot.messages import DeployTask, StopTask, TaskFailed, TaskRegiste
 STEPS_MAX = 60_000
 """A run that takes longer hangs."""
 
-FAULT_STEPS = 3_000
+FAULT_STEPS = 2_000
 """Faults fall within the first so many steps; afterwards the job must finish."""
 
 
@@ -65,6 +65,8 @@ class SimTask:
         """Run something in this process: an error ends it, as it would on Spark."""
         try:
             act()
+        except ProtocolViolation as error:
+            raise SimulationFailed(f"{self.label}: {error}") from error
         except WeirError as error:
             self.control.send(
                 TaskFailed(self.stage.attempt, self.task, str(error), error.code, isinstance(error, JobError))
@@ -418,7 +420,8 @@ FAULTS = [
 def draw_faults(rng: random.Random) -> list[tuple[int, str]]:
     """When, in steps, and what. Some runs see none."""
     count = rng.choice([0, 1, 2, 3, 5, 8])
-    return sorted((rng.randrange(10, FAULT_STEPS), rng.choice(FAULTS)) for _ in range(count))
+    # Most runs are over after some hundred steps, so most faults fall early.
+    return sorted((10 + int(rng.random() ** 2 * (FAULT_STEPS - 10)), rng.choice(FAULTS)) for _ in range(count))
 
 
 def outcome_of(work: Callable[[], Any]) -> Any:

@@ -36,6 +36,7 @@ class CheckpointStore:
         self._storage = storage
         self._job = job
         self._retries_max = retries_max
+        self._oldest_kept = CheckpointId(0)
 
     def adopt(self, run: str, resume: bool) -> bool:
         """Take the directory over for this run, or refuse. True when an earlier run is being resumed."""
@@ -63,23 +64,28 @@ class CheckpointStore:
     def claim(self) -> Claim:
         """Take the next attempt, then look which checkpoint it starts from, and record that before it runs."""
         while True:
-            attempt = self._listing().next_attempt
+            attempt = self.listing().next_attempt
             if self._storage.create(layout.claim_path(attempt), b"{}"):
                 break
-        listing = self._listing()
+        listing = self.listing()
         newest = listing.newest
         manifest = None if newest is None else self.read(newest)
-        start = json.dumps({"restored_from": newest}).encode()
-        self._storage.publish(layout.start_path(attempt), start)
+        start = {"restored_from": newest, "writer": None if manifest is None else manifest.attempt}
+        self._storage.publish(layout.start_path(attempt), json.dumps(start).encode())
+        # Tasks commit what they restore: a driver that was overtaken since its claim must not let them start.
+        self._check_newest(attempt)
         return Claim(attempt, manifest, listing.next_checkpoint, listing.valid)
 
     def publish(self, manifest: Manifest) -> None:
-        """Make a checkpoint exist. StorageFull: it certainly does not; StorageUnavailable: nobody knows."""
+        """Make a checkpoint exist. StorageFull, FileExistsError: it certainly does not; StorageUnavailable: nobody
+        knows; OwnershipError: another driver has taken over, so this one must not let anything be committed."""
         path = layout.manifest_path(manifest.checkpoint)
         data = encode(manifest)
         for _ in range(self._retries_max):
             try:
-                self._storage.publish(path, data)
+                if not self._storage.create(path, data) and not self._is_there(path, data):
+                    self._check_newest(manifest.attempt)
+                    raise FileExistsError(f"{path} is there already, written late by an attempt that is over")
             except StorageFull:
                 raise
             except StorageUnavailable:
@@ -106,17 +112,20 @@ class CheckpointStore:
             raise CheckpointError(f"{path} belongs to job {manifest.job!r}, not {self._job!r}")
         return manifest
 
-    def discard(self, checkpoint: CheckpointId) -> None:
-        """Free what an aborted checkpoint has written. A mark stays until it is retired: its id is never used again."""
+    def discard(self, checkpoint: CheckpointId, attempt: AttemptId) -> None:
+        """Free what the attempt has written for an aborted checkpoint, and nothing of another attempt's. A mark stays
+        until it is retired: its id is never used again."""
         directory = layout.checkpoint_directory(checkpoint)
-        self._storage.publish(f"{directory}/{layout.ABORTED}", b"{}")
+        if checkpoint >= self._oldest_kept:
+            self._storage.publish(f"{directory}/{layout.ABORTED}", b"{}")
         for name in self._storage.list(directory):
-            if name != layout.ABORTED:
+            if name.startswith(layout.state_prefix(attempt)):
                 self._storage.delete(f"{directory}/{name}")
 
     def retire(self, oldest_kept: CheckpointId) -> None:
         """Delete every checkpoint before this one, complete or not. The manifest goes first: a half-deleted
         checkpoint is not one."""
+        self._oldest_kept = max(self._oldest_kept, oldest_kept)
         for name in self._storage.list(""):
             checkpoint = layout.checkpoint_of(name)
             if checkpoint is not None and checkpoint < oldest_kept:
@@ -124,10 +133,12 @@ class CheckpointStore:
                 self._storage.delete(name)
 
     def finish(self) -> None:
-        """Note that the run has ended and committed everything."""
+        """Note that the run has ended and committed everything; sweep up what late uploads have left."""
         self._storage.publish(layout.FINISHED_FILE, b"{}")
+        self.retire(self._oldest_kept)
 
-    def _listing(self) -> Listing:
+    def listing(self) -> Listing:
+        """What is in the directory now."""
         directories: list[CheckpointId] = []
         published: list[PublishedCheckpoint] = []
         for name in self._storage.list(""):
@@ -144,7 +155,7 @@ class CheckpointStore:
 
     def _start(self, attempt: AttemptId) -> AttemptStart:
         body = json.loads(self._storage.read(layout.start_path(attempt)).to_pybytes())
-        return AttemptStart(attempt, body["restored_from"])
+        return AttemptStart(attempt, body["restored_from"], body["writer"])
 
     def _is_there(self, path: str, data: bytes) -> bool:
         try:

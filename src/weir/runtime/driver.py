@@ -261,6 +261,7 @@ class Driver:
         claim, early = self.phase.claim, self.phase.early
         now_ms = self._clock.now_ms()
         self.phase = phases.Running(claim, dict.fromkeys(self._tasks, now_ms))
+        self._decider.healthy(now_ms)
         self._say(
             "attempt_running",
             restored=claim.restore.checkpoint if claim.restore else None,
@@ -356,7 +357,7 @@ class Driver:
             self._broadcast(TriggerCheckpoint(attempt, effect.checkpoint))
         elif isinstance(effect, SendAbort):
             self._broadcast(AbortCheckpoint(attempt, effect.checkpoint))
-            self._background.run(lambda: self._store.discard(effect.checkpoint), _ignore)
+            self._background.run(lambda: self._store.discard(effect.checkpoint, attempt), _ignore)
             self._say("checkpoint_aborted", id=effect.checkpoint, reason=effect.reason.value, detail=effect.detail)
         elif isinstance(effect, PublishManifest):
             manifest = self._manifest(attempt, effect)
@@ -392,7 +393,7 @@ class Driver:
             return  # The next claim looks at what is there.
         if result is None:
             self._coordinate(ManifestPublished(manifest.checkpoint))
-        elif isinstance(result, StorageFull):
+        elif isinstance(result, StorageFull | FileExistsError):
             self._coordinate(ManifestRefused(manifest.checkpoint, str(result)))
         elif isinstance(result, OwnershipError):
             self._fail(str(result), fatal=True)

@@ -37,8 +37,13 @@ def manifest_path(checkpoint: CheckpointId) -> str:
 
 
 def state_path(checkpoint: CheckpointId, attempt: AttemptId, uid: Uid, index: int, state: str) -> str:
-    name = f"a{attempt}-{quote(uid, safe='')}-{index}-{quote(state, safe='')}.arrow"
+    name = f"{state_prefix(attempt)}{quote(uid, safe='')}-{index}-{quote(state, safe='')}.arrow"
     return f"{checkpoint_directory(checkpoint)}/{name}"
+
+
+def state_prefix(attempt: AttemptId) -> str:
+    """What the names of all state files of an attempt begin with."""
+    return f"a{attempt}-"
 
 
 def claim_path(attempt: AttemptId) -> str:

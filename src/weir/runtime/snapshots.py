@@ -79,6 +79,10 @@ class Snapshotter:
         if any(s.checkpoint == checkpoint for s in self._queue):
             self._aborted.add(checkpoint)
 
+    def decline(self, checkpoint: CheckpointId, reason: str) -> None:
+        """This subtask will not snapshot for the checkpoint; the driver need not wait for it."""
+        self._control.send(SnapshotDeclined(self._attempt, checkpoint, self._subtask, reason))
+
     def _next(self) -> None:
         if self._busy or not self._queue:
             return
@@ -121,7 +125,7 @@ class Snapshotter:
             duration_ms = round(self._clock.now_ms() - snapshot.started_ms)
             self._control.send(SnapshotTaken(self._attempt, snapshot.checkpoint, self._subtask, parts, duration_ms))
         else:
-            self._control.send(SnapshotDeclined(self._attempt, snapshot.checkpoint, self._subtask, result.refusal))
+            self.decline(snapshot.checkpoint, result.refusal)
         self._next()
 
 

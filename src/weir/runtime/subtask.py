@@ -259,5 +259,6 @@ class InnerSubtask(Subtask):
                 self._snapshot(effect.checkpoint)
             elif isinstance(effect, PassCancel):
                 self._gate.mark(BarrierCancelled(effect.checkpoint))
+                self._snapshotter.decline(effect.checkpoint, "its barrier was overtaken or cancelled")
             else:
                 raise ProtocolViolation(f"subtask {self.id}: unknown effect {effect!r}")
