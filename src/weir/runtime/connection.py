@@ -204,7 +204,6 @@ class Connection:
         elif kind == _WELCOME:
             self.welcomed.set()
         elif kind == _GOODBYE:
-            self._orderly = True
             self.leave()
         self._received_bytes += len(frame)
         if self._received_bytes - self._acknowledgement_bytes >= ACKNOWLEDGE_BYTES:

@@ -7,6 +7,7 @@ frames. Every call, of any kind, must carry the token; it is never logged.
 
 from __future__ import annotations
 
+import atexit
 import hmac
 import json
 import logging
@@ -85,6 +86,9 @@ class FrameServer:
         self._server = _Server(location, token, self._serve, on_action)
         self.port: int = self._server.port
         self.address = f"{location[:-1]}{self.port}"
+        # A server that still has calls when the interpreter takes it down would wait for them without a limit.
+        self._process_id = os.getpid()
+        atexit.register(self._close_at_exit)
 
     def close(self, timeout_s: float = LEAVE_TIMEOUT_S) -> None:
         """Say goodbye to all, stop listening, and wait for the end; who does not answer in time is cut off."""
@@ -93,6 +97,7 @@ class FrameServer:
                 return
             self._closed = True
             connections = list(self._connections)
+        atexit.unregister(self._close_at_exit)
         for connection in connections:
             connection.leave()
         # Flight's shutdown waits without a limit for running calls: hence its own thread, and the cut.
@@ -104,6 +109,10 @@ class FrameServer:
             stopping.join(timeout_s)
         if stopping.is_alive():
             _LOG.warning("the server at %s still has calls that do not end", self.address)
+
+    def _close_at_exit(self) -> None:
+        if os.getpid() == self._process_id:  # a forked child has inherited the handler, but not the server's threads
+            self.close(0.2)
 
     def _serve(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """One connection, from hello to end, in a thread of the server's."""

@@ -261,7 +261,9 @@ class Peer:
 
     def end(self) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            pipe.close()
 
 
 @pytest.fixture
@@ -337,6 +339,16 @@ def test_sending_to_a_frozen_client_does_not_block_and_closing_does_not_hang(pee
     assert time.monotonic() - started_s < 2
     assert len(server.closes) == 1
     assert poll(lambda: weir_threads() == [])
+
+
+def test_a_process_that_forgets_to_close_its_server_still_exits(peer: Callable[..., Peer]) -> None:
+    other, client = peer("server"), End()
+    connection = connect_to(other, client)
+    assert other.process.stdin is not None
+    other.process.stdin.close()
+    assert other.process.wait(10) == 0
+    poll(lambda: client.closes)
+    connection.close()
 
 
 def test_a_peer_that_thaws_gets_everything_in_order(peer: Callable[..., Peer]) -> None:
