@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from weir.state.hashing import hash_keys
-from weir.state.key_columns import without_views
+from weir.state.key_columns import read_column, without_views
 from weir.state.key_index import KeyIndex
+from weir.state.key_store import BytesStore
 
 COLUMNS: dict[str, list[Any]] = {
     "int64": [pa.array([None, *range(-500, 500)], pa.int64())],
@@ -84,6 +85,30 @@ def test_a_null_is_not_the_value_whose_hash_is_that_of_null() -> None:
     column = pa.array([7, None, 7, None])
     slots = index.slots([column], np.full(4, 42, np.uint64)).tolist()
     assert slots[0] == slots[2] != slots[1] == slots[3]
+
+
+def test_a_null_stays_out_of_the_table_when_the_table_grows() -> None:
+    index = KeyIndex(pa.schema({"k": pa.int64()}))
+    index.slots([pa.array([None], pa.int64())], np.array([42], np.uint64))
+    many = [pa.array(np.arange(5_000))]
+    index.slots(many, hash_keys(many))
+    assert index.slots([pa.array([-7])], np.array([42], np.uint64)).tolist() == [5_001]
+
+
+def test_long_strings_with_the_same_hash_are_told_apart_by_their_last_byte() -> None:
+    words = pa.array([stem + end for stem in ("", "x" * 7, "x" * 8, "x" * 23, "x" * 64) for end in ("a", "b", "\0")])
+    index = KeyIndex(pa.schema({"k": pa.string()}))
+    same = np.full(len(words), 7, np.uint64)
+    assert sorted(index.slots([words], same).tolist()) == list(range(len(words)))
+
+
+def test_bytes_below_a_null_are_not_stored() -> None:
+    text = pa.array(["ab", "cd", "ef"])
+    hidden = pa.Array.from_buffers(pa.string(), 3, [pa.py_buffer(b"\x05"), *text.buffers()[1:]])
+    store = BytesStore(pa.string(), 0)
+    store.append(read_column(hidden))
+    assert store.freeze().build(None).to_pylist() == ["ab", None, "ef"]
+    assert len(store.freeze().data) == 4
 
 
 def test_a_key_whose_hash_is_zero_is_found_again() -> None:
