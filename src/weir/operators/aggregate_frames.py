@@ -13,12 +13,17 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from weir.errors import DataError
 from weir.operators.aggregate_kernels import Kernel, ReadFrozen
 from weir.operators.polars_bridge import series_to_arrow
 from weir.state.xxhash64 import Ints
 
 SLOT = "__slot"
 """The column of slots beside the accumulators."""
+
+_SIZE = "__size "
+_SIZE_MARGIN = 1 - 1e-9
+"""Floats are not exact: a sum that is this close to the limit counts as beyond it."""
 
 _TIER_RATIO = 4
 """A frame is at least so many times larger than the next, so that there are few of them."""
@@ -32,9 +37,13 @@ _GARBAGE_ROWS_MIN = 4_096
 class FrameKernel(Kernel):
     """An aggregate whose accumulators are merged by Polars expressions over the rows of a slot."""
 
-    def __init__(self, fields: Sequence[pa.Field], merge: Mapping[str, pl.Expr]) -> None:
+    def __init__(self, fields: Sequence[pa.Field], merge: Mapping[str, pl.Expr], sums_of: str | None = None) -> None:
+        """`sums_of`: the output whose accumulators are sums; wide decimals among them are checked for overflow."""
         self._fields = list(fields)
         self._merge = [expression.alias(name) for name, expression in merge.items()]
+        self._sums_of = sums_of
+        wide = [field.name for field in fields if sums_of and pa.types.is_decimal(field.type)]
+        self._sizes = [pl.col(name).cast(pl.Float64).sum().abs().alias(_SIZE + name) for name in wide]
         self._empty = pl.DataFrame(pa.schema(self._fields).empty_table())
         self._types = self._empty.schema
         self.clear()
@@ -52,7 +61,8 @@ class FrameKernel(Kernel):
         if len(known):
             stored = self._gather(self._rows[known]).with_columns(pl.Series(SLOT, known))
             incoming = pl.concat([stored, incoming])
-        merged = incoming.group_by(SLOT).agg(self._merge)
+        merged = incoming.group_by(SLOT).agg(*self._sizes, *self._merge)
+        self._check_sizes(merged)
         self._grow(count)
         touched = merged.get_column(SLOT).to_numpy()
         self._rows[touched] = np.arange(self._row_count, self._row_count + len(touched))
@@ -64,6 +74,16 @@ class FrameKernel(Kernel):
     def freeze(self) -> ReadFrozen:
         rows, whole = self._rows[: self._count].copy(), self._whole()
         return lambda slots: self._to_arrow(whole[rows[slots]])
+
+    def _check_sizes(self, merged: pl.DataFrame) -> None:
+        """Polars adds decimals modulo 128 bits: look at the size of the same sums in floats."""
+        for field in self._fields:
+            size = merged.get_column(_SIZE + field.name).max() if _SIZE + field.name in merged.columns else None
+            if isinstance(size, float) and size >= 10.0 ** (field.type.precision - field.type.scale) * _SIZE_MARGIN:
+                raise DataError(
+                    f"aggregate {self._sums_of!r}: a sum is beyond the range of {field.type}; "
+                    "cast the column to double before summing"
+                )
 
     def _gather(self, rows: Ints) -> pl.DataFrame:
         return self._whole()[rows]

@@ -180,7 +180,8 @@ def _kernel(fields: Sequence[pa.Field], rules: Sequence[Rule], name: str) -> Ker
         }
         for field in fields
     }
-    return FrameKernel(fields, {f.name: expressions[f.name][rule] for f, rule in zip(fields, rules, strict=True)})
+    merge = {field.name: expressions[field.name][rule] for field, rule in zip(fields, rules, strict=True)}
+    return FrameKernel(fields, merge, sums_of=name if "add" in rules else None)
 
 
 def _sum_type(kind: pa.DataType, function: str, column: Input) -> pa.DataType:

@@ -154,6 +154,17 @@ def test_decimals_are_summed_exactly_and_nothing_but_nulls_is_null() -> None:
     assert read(kernel, 2) == [Decimal("1.00"), None]
 
 
+@pytest.mark.parametrize("times", [2, 3, 4, 7])
+def test_a_sum_of_decimals_beyond_their_38_digits_raises(times: int) -> None:
+    kind = pa.decimal128(38, 2)
+    kernel = frame_kernel("sum", kind)
+    most, least = Decimal("8" * 36), Decimal("-" + "8" * 36)
+    merge(kernel, [0, 1, 1], [most, most, least], kind, 2)
+    assert read(kernel, 2) == [most, 0]
+    with pytest.raises(DataError, match=r"'out'.*beyond"):
+        merge(kernel, [0] * (times - 1), [most] * (times - 1), kind, 2)
+
+
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string()])
 def test_a_frozen_kernel_stays_as_it_was_while_the_other_goes_on(kind: pa.DataType) -> None:
     kernel: Kernel = of.last("x").kernel(pa.schema({"x": kind}), "out")
