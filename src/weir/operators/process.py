@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from weir.errors import PlanError, WeirError
-from weir.operators.base import Emit, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.base import Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.functions import ProcessContext, ProcessFunction, States, declared_states
 from weir.operators.keyed_rows import KeyedRowOperator, key_schema_of
-from weir.operators.row_codec import Rows, RowWriter, emit, spread
+from weir.operators.row_codec import Rows, RowWriter, spread
 from weir.operators.user_code import operator_label, user_code_error
 from weir.schema import parse_schema
 from weir.state.backend import Key
@@ -87,15 +87,14 @@ class _Process(KeyedRowOperator):
     def declare(self) -> None:
         self._handles = {name: self.backend.value_state(state) for name, state in self._declared.items()}
 
-    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
-        rows = self.read(batch)
+    def convert(self, piece: pa.RecordBatch) -> pa.RecordBatch | None:
+        rows = self.read(piece)
         results: list[Any] = []
         try:
-            self._run(self.keys(batch), rows, results)
+            self._run(self.keys(piece), rows, results)
         except Exception as error:
             raise self.failure(error, rows) from None
-        if results:
-            emit(self._writer.write(results), out)
+        return self._writer.write(results) if results else None
 
     def _run_generator(self, keys: list[Key], rows: Rows, results: list[Any]) -> None:
         call, given, cursor, append = self._call, self._given, self.backend.cursor, results.append

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from weir.errors import PlanError, SchemaError
-from weir.operators.base import Emit, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.base import Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.keyed_rows import KeyedRowOperator, key_schema_of
 from weir.operators.row_codec import RowReader, Rows, RowWriter
 from weir.operators.user_code import operator_label
@@ -62,19 +62,18 @@ class _Reduce(KeyedRowOperator):
     def declare(self) -> None:
         self._state = self.backend.row_state(STATE_NAME, self._schema, self._row_type._make)
 
-    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
-        rows = self.read(batch)
+    def convert(self, piece: pa.RecordBatch) -> pa.RecordBatch | None:
+        rows = self.read(piece)
         results: list[Any] = []
         try:
-            self._fold(rows, self.keys(batch), results)
+            self._fold(rows, self.keys(piece), results)
         except NotOfType as problem:
             self._refuse(results, problem, rows)
         except SchemaError:
             raise
         except Exception as error:
             raise self.failure(error, rows) from None
-        if results:
-            out(self._writer.write(results, rows.at))
+        return self._writer.write(results, rows.at)
 
     def _fold(self, rows: Rows, keys: list[Any], results: list[Any]) -> None:
         function, row_type, cursor, append = self._function, self._row_type, self.backend.cursor, results.append

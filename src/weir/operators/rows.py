@@ -22,6 +22,9 @@ from weir.operators.user_code import operator_label, user_code_error
 from weir.schema import parse_schema
 from weir.state.values import shown
 
+PIECE_ROWS = 8_192
+"""Rows that become Python objects at once: more no longer fit into a core's cache, which costs a seventh."""
+
 _NOT_ROWS = (str, bytes, dict, type(None))
 """What flat_map's function must not return, though Python could iterate over some of it."""
 
@@ -82,6 +85,16 @@ class RowOperator(Operator):
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self.context = context
 
+    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
+        pieces = (batch.slice(start, PIECE_ROWS) for start in range(0, batch.num_rows, PIECE_ROWS))
+        made = [result for piece in pieces if (result := self.convert(piece)) is not None]
+        if made:
+            emit(made[0] if len(made) == 1 else pa.concat_batches(made), out)
+
+    def convert(self, piece: pa.RecordBatch) -> pa.RecordBatch | None:
+        """What a piece of a batch becomes; None: nothing."""
+        raise NotImplementedError
+
     def read(self, batch: pa.RecordBatch) -> Rows:
         if self._reader is None:
             self._reader = RowReader(batch.schema)
@@ -100,26 +113,24 @@ class _Map(RowOperator):
         super().open(context, restored)
         self._writer = RowWriter(self._output, operator_label(context))
 
-    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
-        rows = self.read(batch)
+    def convert(self, piece: pa.RecordBatch) -> pa.RecordBatch | None:
+        rows = self.read(piece)
         function = self._function
         try:
             results = [function(row) for row in rows]
         except Exception as error:
             raise self.failure(error, rows) from None
-        if results:
-            out(self._writer.write(results, rows.at))
+        return self._writer.write(results, rows.at)
 
 
 class _FlatMap(_Map):
-    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
-        rows = self.read(batch)
+    def convert(self, piece: pa.RecordBatch) -> pa.RecordBatch | None:
+        rows = self.read(piece)
         try:
             results = self._results(rows)
         except Exception as error:
             raise self.failure(error, rows) from None
-        if results:
-            emit(self._writer.write(results), out)
+        return self._writer.write(results) if results else None
 
     def _results(self, rows: Rows) -> list[Any]:
         function = self._function

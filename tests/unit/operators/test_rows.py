@@ -14,7 +14,7 @@ import pytest
 from tests.unit.operators.running import rows, run
 from weir.errors import PlanError, SchemaError, UserCodeError
 from weir.operators.row_codec import OUTPUT_ROWS_MAX
-from weir.operators.rows import FilterRows, FlatMapRows, MapRows
+from weir.operators.rows import PIECE_ROWS, FilterRows, FlatMapRows, MapRows
 
 BATCH = pa.record_batch({"a": [1, 2, 3], "s": ["x y", "z", None], "my col": [0.5, 1.5, 2.5]})
 UTC = datetime.timezone.utc
@@ -100,6 +100,15 @@ def test_flat_map_takes_lists_iterators_and_generators() -> None:
     assert rows(run(FlatMapRows(lambda row: (row.s or "").split(), "word string"), BATCH)) == expected
     assert rows(run(FlatMapRows(lambda row: iter((row.s or "").split()), "word string"), BATCH)) == expected
     assert run(FlatMapRows(lambda row: [], "word string"), BATCH) == []
+
+
+def test_long_batches_are_taken_in_pieces_and_come_out_whole() -> None:
+    batch = pa.record_batch({"a": range(2 * PIECE_ROWS + 1)})
+    [out] = run(MapRows(lambda row: row.a + 1, "x long"), batch)
+    assert out.column("x").to_pylist() == list(range(1, 2 * PIECE_ROWS + 2))
+    with pytest.raises(UserCodeError, match=rf"row: Row\(a={PIECE_ROWS + 1}\)"):
+        run(MapRows(lambda row: 1 // (row.a - PIECE_ROWS - 1), "x long"), batch)
+    assert run(MapRows(lambda row: row.a, "x long"), batch.slice(0, 0), batch.slice(0, 1))[0].num_rows == 1
 
 
 def test_flat_map_emits_long_results_in_several_batches() -> None:
