@@ -59,6 +59,7 @@ class _Task:
         self._orders: list[ToTask] = []
         self._lost: str | None = None
         self._worker: Worker | None = None
+        self._remote_storage: RemoteStorage | None = None
         self._background = ThreadBackground(spec.settings.snapshot_threads, self._mailbox)
         self._transport = TaskTransport(
             spec.plan,
@@ -142,7 +143,8 @@ class _Task:
 
     def _storage(self) -> Storage:
         if self._spec.storage_uri is None:
-            return RemoteStorage(self._spec.control_address, self._spec.token)
+            self._remote_storage = RemoteStorage(self._spec.control_address, self._spec.token)
+            return self._remote_storage
         return open_storage(self._spec.storage_uri)
 
     def _driver_lost(self, reason: str) -> None:
@@ -164,6 +166,8 @@ class _Task:
         if self._worker is not None:
             _quietly(self._worker.close)
         _quietly(self._transport.close)
+        if self._remote_storage is not None:
+            _quietly(self._remote_storage.close)
         _quietly(self._control.close)
 
 
