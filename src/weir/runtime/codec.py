@@ -26,10 +26,10 @@ from weir.errors import DataError, ProtocolViolation
 from weir.ids import CheckpointId
 from weir.runtime.ports import Element
 from weir.snapshot import messages
-from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput, Marker, Watermark
+from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput, Marker
 from weir.snapshot.messages import FromTask, ToTask
 
-BATCH, BATCH_WITH_DICTIONARIES, BARRIER, BARRIER_CANCELLED, WATERMARK, END_OF_INPUT, CREDIT, MESSAGE = range(16, 24)
+BATCH, BATCH_WITH_DICTIONARIES, BARRIER, BARRIER_CANCELLED, END_OF_INPUT, CREDIT, MESSAGE = range(16, 23)
 
 FRAME_BYTES_MAX = (1 << 31) - 1024
 """gRPC counts the bytes of a message in 31 bits."""
@@ -158,8 +158,6 @@ class ElementCodec:
             return _MARKER.pack(BARRIER, _HEADER.size, 0, channel, element.checkpoint)
         if isinstance(element, BarrierCancelled):
             return _MARKER.pack(BARRIER_CANCELLED, _HEADER.size, 0, channel, element.checkpoint)
-        if isinstance(element, Watermark):
-            return _MARKER.pack(WATERMARK, _HEADER.size, 0, channel, element.timestamp_us)
         if isinstance(element, EndOfInput):
             return _MARKER.pack(END_OF_INPUT, _HEADER.size, 0, channel, 0)
         raise ProtocolViolation(f"{type(element).__name__} cannot travel in a channel")
@@ -206,8 +204,6 @@ def _marker(kind: int, value: int) -> Marker:
         return Barrier(CheckpointId(value))
     if kind == BARRIER_CANCELLED:
         return BarrierCancelled(CheckpointId(value))
-    if kind == WATERMARK:
-        return Watermark(value)
     if kind == END_OF_INPUT:
         return EndOfInput()
     raise ProtocolViolation(f"a frame of kind {kind} is no element")

@@ -28,15 +28,8 @@ class BarrierCancelled:
 
 
 @dataclass(frozen=True)
-class Watermark:
-    """No row with an event time at or before this is expected any more."""
-
-    timestamp_us: int
-
-
-@dataclass(frozen=True)
 class EndOfInput:
     """No more rows will come on this channel."""
 
 
-Marker: TypeAlias = "Barrier | BarrierCancelled | Watermark | EndOfInput"
+Marker: TypeAlias = "Barrier | BarrierCancelled | EndOfInput"

@@ -12,7 +12,7 @@ from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex, Uid, VertexI
 from weir.runtime import codec
 from weir.runtime.codec import ElementCodec, decode_message, encode_message
 from weir.snapshot import messages as m
-from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput, Watermark
+from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput
 
 ATTEMPT, CHECKPOINT, SUBTASK = AttemptId(3), CheckpointId(7), SubtaskId(VertexId(1), 2)
 PARTS = (
@@ -106,7 +106,7 @@ def test_a_message_is_one_line_of_json() -> None:
 
 
 @pytest.mark.parametrize(
-    "marker", [Barrier(CHECKPOINT), BarrierCancelled(CHECKPOINT), Watermark(-(1 << 63)), EndOfInput()], ids=repr
+    "marker", [Barrier(CHECKPOINT), BarrierCancelled(CHECKPOINT), EndOfInput()], ids=repr
 )
 def test_a_marker_comes_out_equal(marker: object) -> None:
     assert there_and_back(marker) == marker

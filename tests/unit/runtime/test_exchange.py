@@ -24,7 +24,7 @@ from weir.runtime.channels import LocalChannel
 from weir.runtime.clock import Mailbox
 from weir.runtime.exchange import TaskTransport
 from weir.runtime.wire import connect
-from weir.snapshot.elements import Barrier, EndOfInput, Watermark
+from weir.snapshot.elements import Barrier, EndOfInput
 
 TOKEN = "a-secret-token"
 HOST = "127.0.0.1"
@@ -96,11 +96,11 @@ def test_within_a_task_a_batch_is_passed_by_reference() -> None:
     assert local.peek() is None
     assert local.offer(first)
     assert local.offer(EndOfInput())
-    assert not local.offer(Watermark(1))
+    assert not local.offer(Barrier(CheckpointId(1)))
     assert local.peek() is first
     assert local.pop() is first
-    assert local.offer(Watermark(2))
-    assert [local.pop(), local.pop()] == [EndOfInput(), Watermark(2)]
+    assert local.offer(Barrier(CheckpointId(2)))
+    assert [local.pop(), local.pop()] == [EndOfInput(), Barrier(CheckpointId(2))]
     assert local.bytes_out == local.bytes_in == first.nbytes
     with pytest.raises(ProtocolViolation):
         local.pop()
@@ -120,7 +120,7 @@ def test_all_to_all_keeps_the_order_of_every_channel(tasks: Callable[..., Tasks]
     ids = list(plan_of(3, 2).channels)
     elements: dict[ChannelId, list[Any]] = {
         c: [
-            dice.choice([batch(n), batch(*range(n % 50)), Barrier(CheckpointId(n)), Watermark(n), EndOfInput()])
+            dice.choice([batch(n), batch(*range(n % 50)), Barrier(CheckpointId(n)), EndOfInput()])
             for n in range(40)
         ]
         for c in ids
