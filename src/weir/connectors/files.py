@@ -96,12 +96,14 @@ class Files(Source):
             reading = self._reading(storage, directory, operator=repr(name), uid=name)
             for file in found:
                 format_of(file, self.format)
-        except ConfigError as error:
+            for file in [file for file, size in found.items() if size][:1]:
+                reading.check(file)
+        except (ConfigError, SchemaError) as error:
+            if str(error).startswith(f"source {name!r}"):
+                raise
             raise type(error)(f"source {name!r}: {error}") from error
         except OSError as error:
             raise ConfigError(f"source {name!r}: {self.path} cannot be read: {error}") from error
-        for file in [file for file, size in found.items() if size][:1]:
-            reading.check(file)
         if self.side_file is not None:
             open_writable(self.side_file, f"source {name!r}: the directory for malformed lines")
         # Listed once, so that all subtasks read the same set, also after a restart without a checkpoint.
