@@ -10,7 +10,7 @@ import os
 import signal
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +67,6 @@ class Timeline:
     committed_s: float | None = None
     committed: int | None = None
     completed: int = 0
-    ids: list[int] = field(default_factory=list)
 
     def heard(self, notice: Notice) -> None:
         now_s = time.monotonic()
@@ -95,6 +94,7 @@ def run_demo(options: DemoOptions, console: Console) -> bool:
     )
     timeline = Timeline()
     progress = Progress(console)
+    console.print("Starting Spark …", highlight=False)
     job: Any = environment.submit()
     job.listen(timeline.heard)
     try:

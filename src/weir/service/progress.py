@@ -7,6 +7,7 @@ for its metrics and nothing else; never waits.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 ENDED = ("finished", "failed", "cancelled")
 LINE_INTERVAL_S = 2.0
 """Without a terminal: how often a line is written."""
+
+RATE_WINDOW_S = 2.0
+"""Rates are taken over about this time."""
 
 BACKPRESSURE_SHOWN = 0.05
 """Waiting for less than this share of the time is not worth a word."""
@@ -59,19 +63,22 @@ class View:
 
 
 class Watch:
-    """Makes views of one job; rates are taken between two views."""
+    """Makes views of one job; rates are those of the last few seconds."""
 
     def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._started_s = now_s()
-        self._before: tuple[float, int | None, Mapping[str, int]] = (self._started_s, None, {})
+        self._attempt: int | None = None
+        self._before: deque[tuple[float, Mapping[str, int]]] = deque()
         self._completed: set[int] = set()
 
     def view(self, name: str, metrics: Mapping[str, Any]) -> View:
         now_s = self._now_s()
         attempt = metrics.get("attempt")
         operators: Sequence[Mapping[str, Any]] = metrics.get("operators", ())
-        sources = self._sources([o for o in operators if is_source(o)], now_s, attempt)
+        if attempt != self._attempt:
+            self._attempt = attempt
+            self._before.clear()  # A new attempt counts from zero.
         records: Sequence[CheckpointRecord] = metrics.get("checkpoints", ())
         done = [record for record in records if record.state is CheckpointState.COMPLETED]
         self._completed.update(record.id for record in done)
@@ -81,32 +88,31 @@ class Watch:
             elapsed_s=now_s - self._started_s,
             attempt=attempt,
             restarts=int(metrics.get("restarts", 0)),
-            sources=sources,
+            sources=self._sources([operator for operator in operators if is_source(operator)], now_s),
             checkpoint=done[-1] if done else None,
             completed=len(self._completed),
             backpressure=most_blocked(operators),
         )
 
-    def _sources(
-        self, operators: Sequence[Mapping[str, Any]], now_s: float, attempt: int | None
-    ) -> tuple[SourceView, ...]:
-        before_s, before_attempt, before_rows = self._before
-        if attempt != before_attempt:
-            before_rows = {}  # A new attempt counts from zero.
+    def _sources(self, operators: Sequence[Mapping[str, Any]], now_s: float) -> tuple[SourceView, ...]:
+        # Metrics come with heartbeats: a rate between two views that are closer together would flicker.
+        while len(self._before) > 1 and self._before[1][0] <= now_s - RATE_WINDOW_S:
+            self._before.popleft()
+        rows = {str(operator["uid"]): int(operator["rows_out"]) for operator in operators}
+        # Without a view before this one, nobody knows since when the rows have come.
+        before_s, before = self._before[0] if self._before else (now_s, rows)
+        if rows:
+            self._before.append((now_s, rows))
         seconds = max(now_s - before_s, 1e-3)
-        views = tuple(
+        return tuple(
             SourceView(
                 name=str(operator["uid"]),
-                rows=operator["rows_out"],
-                # Without a view before this one, nobody knows since when the rows have come.
-                rows_per_s=max(0, operator["rows_out"] - before_rows.get(operator["uid"], operator["rows_out"]))
-                / seconds,
+                rows=rows[operator["uid"]],
+                rows_per_s=(rows[operator["uid"]] - before.get(operator["uid"], rows[operator["uid"]])) / seconds,
                 lag=" │ ".join(operator.get("lag", ())),
             )
             for operator in operators
         )
-        self._before = (now_s, attempt, {view.name: view.rows for view in views})
-        return views
 
 
 def is_source(operator: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from weir.runtime.spark import provide_session, recommended_settings, stop_embedded
+from weir.runtime.spark import provide_session, recommended_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,12 +20,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def spark_on(master: str | None, name: str) -> Iterator[None]:
-    """Run jobs on this master for a while; None: on the embedded Spark. Spark is stopped at the end."""
+    """Run jobs on this master for a while; None: on the embedded Spark, which ends with the process."""
     if master is None:
-        try:
-            yield
-        finally:
-            stop_embedded()
+        yield
         return
     session = _start(master, name)
     provide_session(session)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from weir import ValueState, connectors
+from weir.connectors.generator import SPLITS
 from weir.service.bench import keyed_data
 from weir.service.bench.epochs import Arrays, Epoch
 from weir.service.bench.harness import Options, Report, bench
@@ -63,7 +64,8 @@ def run_latency(options: Options, rate_per_s: float = RATE_PER_S) -> Report:
         run = it.run()
         number, created_ns, arrived_ns = (column(run.epochs, c) for c in ("number", "created_ns", "arrived_ns"))
         lost, duplicated = lost_and_duplicated(number, options.events)
-        measured = percentiles(number, created_ns, arrived_ns, rate_per_s=rate_per_s)
+        due_ns = due_times_ns(number, created_ns, rate_per_s=rate_per_s, parallelism=options.parallelism)
+        measured = percentiles(created_ns, arrived_ns, due_ns)
         return it.report(
             run, verified=lost == 0 and duplicated == 0, lost=lost, duplicated=duplicated, rate=rate_per_s, **measured
         )
@@ -80,15 +82,28 @@ def lost_and_duplicated(number: Numbers, events: int) -> tuple[int, int]:
     return int(np.count_nonzero(times == 0)), int(np.sum(np.maximum(times - 1, 0)))
 
 
-def percentiles(number: Numbers, created_ns: Numbers, arrived_ns: Numbers, *, rate_per_s: float) -> dict[str, float]:
-    """After the warm-up: from when a row was made, and (due) from when the rate said that it should be made.
+def due_times_ns(
+    number: Numbers, created_ns: Numbers, *, rate_per_s: float, parallelism: int
+) -> npt.NDArray[np.float64]:
+    """When the rate said that each row should be made, by the clock of the subtask that made it.
+
+    A subtask's clock starts such that none of its rows was made before it was due.
+    """
+    due_ns = number.astype(np.float64) * (1e9 / rate_per_s)
+    subtask = number % SPLITS % parallelism
+    for index in np.unique(subtask):
+        own = subtask == index
+        due_ns[own] += np.min(created_ns[own] - due_ns[own])
+    return due_ns
+
+
+def percentiles(created_ns: Numbers, arrived_ns: Numbers, due_ns: npt.NDArray[np.float64]) -> dict[str, float]:
+    """After the warm-up: from when a row was made, and from when it was due.
 
     The second counts the wait of rows that a stalled task made too late, which the first forgives.
     """
-    if not len(number):
+    if not len(created_ns):
         return {}
-    due_ns = number * (1e9 / rate_per_s)
-    due_ns += float(np.min(created_ns - due_ns))
     warm = created_ns >= created_ns.min() + min(WARM_UP_S * 1e9, (created_ns.max() - created_ns.min()) / 2)
     took_ms = (arrived_ns - created_ns)[warm] / 1e6
     took_due_ms = (arrived_ns - due_ns)[warm] / 1e6

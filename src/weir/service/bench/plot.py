@@ -63,7 +63,7 @@ def line_plot(title: str, x: Sequence[float], series: Sequence[Series], *, x_lab
 def nice_ceiling(value: float) -> float:
     """
     >>> nice_ceiling(870.0), nice_ceiling(1300.0), nice_ceiling(0.0)
-    (1000.0, 1500.0, 1.0)
+    (900.0, 1500.0, 1.0)
     """
     if value <= 0:
         return 1.0
