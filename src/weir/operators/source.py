@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -53,6 +54,23 @@ class SourceReader(ABC):
         """Release what is held. Called exactly once."""
 
 
+@dataclass(frozen=True)
+class DriverContext:
+    """Where a source stands on the driver, for those that have work to do there."""
+
+    session: Any
+    """The SparkSession that the job runs on."""
+    name: str
+    parallelism: int
+    """Of the source: how many readers there will be."""
+    slots: int
+    """How many tasks the whole job holds."""
+    directory: str | None
+    """A location that this operator of this job may fill, kept as long as its checkpoints; None: there is none."""
+    resume: bool
+    """The job goes on from a checkpoint of an earlier run, which may have filled the directory."""
+
+
 class Source(ABC):
     """A picklable description of a source."""
 
@@ -72,6 +90,12 @@ class Source(ABC):
 
     def validate(self, name: str) -> None:
         """Checked on the driver before anything starts: raise a JobError that names the operator `name`."""
+
+    def on_driver_start(self, driver: DriverContext) -> None:
+        """Called once for a job, before the source is pickled for the first attempt: start what feeds the readers."""
+
+    def on_driver_stop(self) -> None:
+        """Called once after on_driver_start, when the job has ended in whatever way."""
 
     @abstractmethod
     def reader(self) -> SourceReader:
