@@ -141,6 +141,8 @@ class SourceSubtask(Subtask):
         self.counters = Counters()
         self._rows_max = rows_max
         self._triggers: deque[CheckpointId] = deque()
+        self._cancelled: set[CheckpointId] = set()
+        """Triggers that wait and were aborted meanwhile."""
         self._poll_after_ms = 0.0
 
     @property
@@ -154,8 +156,8 @@ class SourceSubtask(Subtask):
     def abort(self, checkpoint: CheckpointId) -> None:
         super().abort(checkpoint)
         if checkpoint in self._triggers:
-            self._triggers.remove(checkpoint)
-            self._gate.mark(BarrierCancelled(checkpoint))
+            # Markers leave in the order of their ids, so the cancel marker takes the barrier's place in the queue.
+            self._cancelled.add(checkpoint)
 
     def close(self) -> None:
         try:
@@ -165,8 +167,7 @@ class SourceSubtask(Subtask):
 
     def _work(self) -> bool:
         if self._triggers:
-            checkpoint = self._triggers.popleft()
-            self._snapshot(checkpoint, {self.context.uid: Frozen(self.reader.position())})
+            self._begin(self._triggers.popleft())
             return True
         if self.finished or self._clock.now_ms() < self._poll_after_ms:
             return False
@@ -180,6 +181,13 @@ class SourceSubtask(Subtask):
             return True
         self._poll_after_ms = self._clock.now_ms() + self.reader.wait_ms
         return False
+
+    def _begin(self, checkpoint: CheckpointId) -> None:
+        if checkpoint in self._cancelled:
+            self._cancelled.remove(checkpoint)
+            self._gate.mark(BarrierCancelled(checkpoint))
+        else:
+            self._snapshot(checkpoint, {self.context.uid: Frozen(self.reader.position())})
 
 
 class InnerSubtask(Subtask):
