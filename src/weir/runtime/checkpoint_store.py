@@ -52,11 +52,13 @@ class CheckpointStore:
             return False
         if resume:
             return True
-        if layout.FINISHED_FILE not in self._storage.list(""):
+        finished = layout.FINISHED_FILE in self._storage.list("")
+        if not finished and self.listing().newest is not None:
             raise OwnershipError(
                 f"job {self._job!r} has checkpoints of an earlier run here; pass resume=True (weir run --resume) to go "
                 "on from the last of them, or use another name or location, or delete the directory"
             )
+        # A finished run is of no use any more, and one without a checkpoint has committed nothing.
         self._clear()
         self._storage.publish(layout.JOB_FILE, body)
         return False
@@ -172,6 +174,10 @@ class CheckpointStore:
             )
 
     def _clear(self) -> None:
+        # Claims stay: a driver or task of the old run that still lives must find that it was overtaken.
         for name in self._storage.list(""):
-            if name != layout.JOB_FILE:
+            if name not in (layout.JOB_FILE, layout.ATTEMPTS):
                 self._storage.delete(name)
+        for name in self._storage.list(layout.ATTEMPTS):
+            if layout.started_attempt(name) is not None:
+                self._storage.delete(f"{layout.ATTEMPTS}/{name}")

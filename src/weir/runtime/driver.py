@@ -58,7 +58,6 @@ from weir.snapshot.messages import (
 )
 from weir.snapshot.restart import RestartAfter, RestartDecider
 
-
 USER_FAILURES_MAX = 3
 """Failures of the user's own code, with no completed checkpoint in between, that end the job whatever the strategy."""
 

@@ -7,17 +7,18 @@ that nothing changes while they are put together.
 from __future__ import annotations
 
 import threading
-import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from weir.config import JobConfig
 from weir.errors import JobError, JobFailed
-from weir.graph.plan import Plan
+from weir.graph.plan import Plan, Vertex
 from weir.operators.sink import Sink
-from weir.runtime import phases
+from weir.operators.source import DriverContext, Source
+from weir.runtime import layout, phases
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
 from weir.runtime.driver import Driver, Notice
@@ -44,7 +45,14 @@ class Job:
     """A job that was submitted; may be used from any thread."""
 
     def __init__(
-        self, plan: Plan, config: JobConfig, *, session: SparkSession, storage: Storage, storage_uri: str | None
+        self,
+        plan: Plan,
+        config: JobConfig,
+        *,
+        run: str,
+        session: SparkSession,
+        storage: Storage,
+        storage_uri: str | None,
     ) -> None:
         self.name = config.name
         self._plan = plan
@@ -54,6 +62,10 @@ class Job:
         self._listeners: list[Callable[[Notice], None]] = []
         self._requests: deque[Future[int]] = deque()
         self._crash: BaseException | None = None
+        self._session = session
+        self._storage_uri = storage_uri
+        self._resume = config.resume
+        self._fed: list[Source] = []
         clock = SystemClock()
         self._clock = clock
         self._background = ThreadBackground(config.settings.snapshot_threads, self._mailbox)
@@ -63,7 +75,7 @@ class Job:
         self._driver = Driver(
             config,
             plan,
-            run=uuid.uuid4().hex,
+            run=run,
             clock=clock,
             background=self._background,
             cluster=self._cluster,
@@ -74,6 +86,15 @@ class Job:
         self._cluster.driver = self._driver
 
     def start(self) -> None:
+        """Start what feeds the sources, then the driver's loop."""
+        try:
+            for vertex in self._plan.vertices:
+                if isinstance(source := vertex.operators[0].spec, Source):
+                    self._fed.append(source)
+                    source.on_driver_start(self._driver_context(vertex))
+        except BaseException:
+            self._close()
+            raise
         threading.Thread(target=self._run, name=f"weir-driver-{self.name}", daemon=True).start()
 
     @property
@@ -158,11 +179,29 @@ class Job:
         try:
             self._background.close()
             self._cluster.close()
+            for source in self._fed:
+                source.on_driver_stop()
         finally:
             self._ended.set()
             self._mailbox.drain()
             for request in self._requests:
                 request.set_exception(JobError(f"job {self.name!r} has ended"))
+
+    def _driver_context(self, vertex: Vertex) -> DriverContext:
+        operator = vertex.operators[0]
+        kept = (
+            None
+            if self._storage_uri is None
+            else f"{self._storage_uri}/{layout.SOURCES}/{quote(operator.uid, safe='')}"
+        )
+        return DriverContext(
+            session=self._session,
+            name=operator.name,
+            parallelism=vertex.parallelism,
+            slots=self._plan.parallelism,
+            directory=kept,
+            resume=self._resume,
+        )
 
     def _noticed(self, notice: Notice) -> None:
         self._notices.append(notice)

@@ -7,6 +7,7 @@ Errors name the operator or the setting, what was found and what to do.
 from __future__ import annotations
 
 import re
+import uuid
 from typing import TYPE_CHECKING
 
 from weir.config import JobConfig
@@ -14,6 +15,7 @@ from weir.errors import ConfigError
 from weir.graph.plan import Plan
 from weir.operators.sink import Sink
 from weir.operators.source import Source
+from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.job import Job
 from weir.runtime.ports import Storage
 from weir.runtime.spark import check_slots, embedded_session
@@ -36,7 +38,10 @@ def submit(plan: Plan, config: JobConfig, session: SparkSession | None = None) -
     _validate(plan, config)
     session = session or embedded_session(plan.parallelism, config.name)
     check_slots(session, plan.parallelism)
-    job = Job(plan, config, session=session, storage=storage, storage_uri=storage_uri)
+    run = uuid.uuid4().hex
+    # Before sources touch the directory: they may keep there what an earlier run needs.
+    CheckpointStore(storage, config.name, retries_max=config.settings.storage_retries_max).adopt(run, config.resume)
+    job = Job(plan, config, run=run, session=session, storage=storage, storage_uri=storage_uri)
     job.start()
     return job
 

@@ -4,6 +4,7 @@
     finished.json                  the run has ended and committed everything
     attempts/0000000003.claim      attempt 3 has been taken by a driver
     attempts/0000000003.json       … and starts from this checkpoint
+    sources/UID/                   what a source keeps for replays
     chk-0000000012/a3-UID-0-STATE.arrow
     chk-0000000012/manifest.json   only with this is it a checkpoint
     chk-0000000011/aborted         given up; kept until it is retired, so that its id is not used again
@@ -23,6 +24,7 @@ JOB_FILE = "job.json"
 FINISHED_FILE = "finished.json"
 ATTEMPTS = "attempts"
 ABORTED = "aborted"
+SOURCES = "sources"
 _CHECKPOINT = re.compile(r"chk-(\d{10,})")
 _CLAIM = re.compile(r"(\d{10,})\.claim")
 _START = re.compile(r"(\d{10,})\.json")
