@@ -1,0 +1,80 @@
+"""Each workload, small, on one shared Spark: it runs, and it finds its own result right, or wrong when it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weir.service.bench import keyed_data
+from weir.service.bench.checkpoint_cost import run_checkpoint_cost
+from weir.service.bench.filtering import run_filter
+from weir.service.bench.harness import Options, Report
+from weir.service.bench.keyed import run_keyed_process, run_keyed_sum
+from weir.service.bench.latency import run_latency
+from weir.service.bench.recovery import run_recovery
+from weir.service.bench.soak import run_soak
+
+REQUIRED = {"workload", "events", "seconds", "events_per_s", "checkpoints", "verified"}
+
+
+@pytest.mark.parametrize("workload", [run_filter, run_keyed_sum, run_keyed_process], ids=lambda run: run.__name__)
+def test_a_throughput_workload_verifies_itself(
+    workload: Callable[[Options], Report], embedded: Any, tmp_path: Path
+) -> None:
+    report = workload(Options(events=300_000, checkpoint_every="100ms", work=str(tmp_path)))
+    assert report.verified, report
+    assert report.checkpoints >= 1
+    values = json.loads(report.as_json())
+    assert values.keys() >= REQUIRED
+    assert values["events_per_s"] == pytest.approx(300_000 / values["seconds"], rel=0.01)
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_a_wrong_sum_is_noticed(embedded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    true_sums = keyed_data.true_sums
+
+    def off_by_one(events: int) -> Any:
+        sums = np.array(true_sums(events))
+        sums[42] += 1
+        return sums
+
+    monkeypatch.setattr(keyed_data, "true_sums", off_by_one)
+    report = run_keyed_sum(Options(events=300_000))
+    assert not report.verified
+    assert report.more["wrong_keys"] == 1
+
+
+def test_latency_is_measured_for_every_row(embedded: Any) -> None:
+    report = run_latency(Options(events=20_000, checkpoint_every="200ms"))
+    assert report.verified, report
+    assert report.p50_ms is not None and report.p99_ms is not None
+    assert 0 < report.p50_ms <= report.p99_ms < 5_000
+    assert report.seconds >= 1.5, "the rate was kept"
+
+
+def test_a_killed_worker_costs_time_and_no_rows(embedded: Any) -> None:
+    report = run_recovery(Options(events=600_000, checkpoint_every="100ms"), kills=1)
+    assert report.verified, report
+    assert 0 < report.more["recovery_s"] < 30
+
+
+def test_the_cost_of_checkpoints_is_a_ratio(embedded: Any) -> None:
+    report = run_checkpoint_cost(Options(events=300_000), rounds=1)
+    assert report.verified
+    assert report.more["ratio_to_off"]["off"] == 1.0
+    assert report.more["ratio_to_off"]["1s"] > 0
+
+
+def test_the_soak_samples_memory_and_draws_it(embedded: Any, tmp_path: Path) -> None:
+    report = run_soak(Options(events=1, checkpoint_every="1s"), minutes=0.06, plot=tmp_path / "soak.svg")
+    assert report.events > 0
+    assert min(report.more["rss_end_mb"].values()) > 20
+    assert (tmp_path / "soak.svg").read_text().startswith("<svg")
+    lines = (tmp_path / "soak.csv").read_text().splitlines()
+    assert lines[0] == "seconds,rows,driver_rss_bytes,jvm_rss_bytes,workers_rss_bytes"
+    assert len(lines) >= 3
