@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from weir.errors import CheckpointError, CorruptCheckpoint, OwnershipError, StorageFull, StorageUnavailable
 from weir.ids import AttemptId, CheckpointId
@@ -38,26 +39,31 @@ class CheckpointStore:
         self._retries_max = retries_max
         self._oldest_kept = CheckpointId(0)
 
+    def check_free(self, run: str, resume: bool) -> None:
+        """Refuse a directory that another job, or a run that could still be resumed, has filled. Changes nothing."""
+        owner = self._owner()
+        if owner is None or owner["run"] == run:
+            return
+        if owner["job"] != self._job:
+            raise OwnershipError(
+                f"the checkpoint directory belongs to job {owner['job']!r}, not {self._job!r}; choose another location"
+            )
+        finished = layout.FINISHED_FILE in self._storage.list("")
+        if not resume and not finished and self.listing().newest is not None:
+            raise OwnershipError(
+                f"job {self._job!r} has checkpoints of an earlier run here; pass resume=True (weir run --resume) to go "
+                "on from the last of them, or use another name or location, or delete the directory"
+            )
+
     def adopt(self, run: str, resume: bool) -> bool:
         """Take the directory over for this run, or refuse. True when an earlier run is being resumed."""
         body = json.dumps({"job": self._job, "run": run}).encode()
         if self._storage.create(layout.JOB_FILE, body):
             return False
-        owner = json.loads(self._storage.read(layout.JOB_FILE).to_pybytes())
-        if owner["job"] != self._job:
-            raise OwnershipError(
-                f"the checkpoint directory belongs to job {owner['job']!r}, not {self._job!r}; choose another location"
-            )
-        if owner["run"] == run:
-            return False
-        if resume:
-            return True
-        finished = layout.FINISHED_FILE in self._storage.list("")
-        if not finished and self.listing().newest is not None:
-            raise OwnershipError(
-                f"job {self._job!r} has checkpoints of an earlier run here; pass resume=True (weir run --resume) to go "
-                "on from the last of them, or use another name or location, or delete the directory"
-            )
+        self.check_free(run, resume)
+        owner = self._owner()
+        if resume or (owner is not None and owner["run"] == run):
+            return resume
         # A finished run is of no use any more, and one without a checkpoint has committed nothing.
         self._clear()
         self._storage.publish(layout.JOB_FILE, body)
@@ -65,10 +71,7 @@ class CheckpointStore:
 
     def claim(self) -> Claim:
         """Take the next attempt, then look which checkpoint it starts from, and record that before it runs."""
-        while True:
-            attempt = self.listing().next_attempt
-            if self._storage.create(layout.claim_path(attempt), b"{}"):
-                break
+        attempt = self._take_attempt()
         listing = self.listing()
         newest = listing.newest
         manifest = None if newest is None else self.read(newest)
@@ -154,6 +157,26 @@ class CheckpointStore:
         claimed = [attempt for name in names if (attempt := layout.claimed_attempt(name)) is not None]
         starts = [self._start(attempt) for name in names if (attempt := layout.started_attempt(name)) is not None]
         return Listing(tuple(directories), tuple(published), tuple(claimed), tuple(starts))
+
+    def _take_attempt(self) -> AttemptId:
+        while True:
+            attempt = self.listing().next_attempt
+            if self._storage.create(layout.claim_path(attempt), b"{}"):
+                return attempt
+
+    def _check_no_checkpoint(self) -> None:
+        if self.listing().newest is not None:
+            raise OwnershipError(
+                f"job {self._job!r} has checkpoints of an earlier run here; pass resume=True (weir run --resume) to go "
+                "on from the last of them, or use another name or location, or delete the directory"
+            )
+
+    def _owner(self) -> dict[str, Any] | None:
+        try:
+            owner: dict[str, Any] = json.loads(self._storage.read(layout.JOB_FILE).to_pybytes())
+        except FileNotFoundError:
+            return None
+        return owner
 
     def _start(self, attempt: AttemptId) -> AttemptStart:
         body = json.loads(self._storage.read(layout.start_path(attempt)).to_pybytes())

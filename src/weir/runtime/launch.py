@@ -35,12 +35,15 @@ def submit(plan: Plan, config: JobConfig, session: SparkSession | None = None) -
     if not _JOB_NAME.fullmatch(config.name):
         raise ConfigError(f"job name {config.name!r}: use 1 to 100 letters, digits, spaces, '.', '-' or '_'")
     storage, storage_uri = _storage(config)
+    run = uuid.uuid4().hex
+    store = CheckpointStore(storage, config.name, retries_max=config.settings.storage_retries_max)
+    # First of all, and without changing anything: a sink that overwrites must not do so for a job that may not start.
+    store.check_free(run, config.resume)
     _validate(plan, config)
     session = session or embedded_session(plan.parallelism, config.name)
     check_slots(session, plan.parallelism)
-    run = uuid.uuid4().hex
     # Before sources touch the directory: they may keep there what an earlier run needs.
-    CheckpointStore(storage, config.name, retries_max=config.settings.storage_retries_max).adopt(run, config.resume)
+    store.adopt(run, config.resume)
     job = Job(plan, config, run=run, session=session, storage=storage, storage_uri=storage_uri)
     job.start()
     return job
