@@ -249,6 +249,11 @@ class FaultyStorage(MemoryStorage):
         """Do this right after the next such call."""
         self.after.setdefault(call, deque()).append(act)
 
+    def calm(self) -> None:
+        """Forget what was planned and has not happened."""
+        for planned in (self._before, self._lost, self.after):
+            planned.clear()
+
     def _do(self, call: str, path: str, act: Callable[[], Any]) -> Any:
         self.calls.append((call, path))
         self._raise_next(self._before, call)
