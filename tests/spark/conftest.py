@@ -77,13 +77,13 @@ class LongTasks:
 def _long_task(directory: str) -> Callable[[int], None]:
     def main(index: int) -> None:
         import os
-        import time
+        import threading
 
         with open(f"{directory}/{index}.new", "w") as file:
             file.write(str(os.getpid()))
         os.rename(f"{directory}/{index}.new", f"{directory}/{index}")
         while not os.path.exists(f"{directory}/leave"):
-            time.sleep(0.01)
+            threading.Event().wait(0.01)
 
     return main
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import poll
 from weir.connectors.dataframe import DataFrameSource, arrow_schema
-from weir.connectors.dataframe_plan import FILE_PARTITIONS_SETTING, fingerprint, is_replayable
+from weir.connectors.dataframe_plan import PLANNING, fingerprint, is_replayable
 from weir.errors import CheckpointError, PlanError, SchemaError, SlotsMissing, TaskLost
 from weir.ids import AttemptId, Uid
 from weir.operators.base import InlinePart, OperatorContext
@@ -114,6 +114,7 @@ def test_a_filtered_scan_flows_directly_and_every_row_comes_once(
     assert column(batches, "text") == [str(n) for n in column(batches)]
     assert batches[0].schema == pa.schema([("text", pa.string()), ("n", pa.int64())])
     assert run.source._temporary is None
+    assert max(batch.num_rows for batch in batches) == 1_000  # what was asked for, though it came in larger ones
 
 
 def test_a_restored_attempt_goes_on_at_another_parallelism_without_loss_or_repeat(
@@ -243,7 +244,7 @@ def test_the_fingerprint_follows_the_query_and_the_files_and_nothing_else(embedd
     first = of()
     assert first is not None and of() == first
     assert of("id > 6") != first
-    assert embedded.conf.get(FILE_PARTITIONS_SETTING, None) is None
+    assert [embedded.conf.get(name, None) for name in PLANNING] == [None, None]
     embedded.range(5).write.mode("append").parquet(path)
     assert of() != first
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable
@@ -131,7 +132,7 @@ def test_a_task_that_raises_shows_its_own_traceback_and_no_java(embedded: Any) -
     def main(index: int) -> None:
         if index == 1:
             raise ValueError("no such auction: 17")
-        time.sleep(30)
+        threading.Event().wait(30)
 
     error = run(embedded, main).error
     assert isinstance(error, TaskLost)

@@ -25,7 +25,12 @@ FILE_PARTITIONS_MIN = 32
 """How finely files are split at least, as far as their size allows: fixed, for by default that follows the number of
 cores, and a job that goes on with more or fewer of them must find the same partitions."""
 
-FILE_PARTITIONS_SETTING = "spark.sql.files.minPartitionNum"
+PLANNING = {
+    "spark.sql.files.minPartitionNum": str(FILE_PARTITIONS_MIN),
+    # As many rows at once as a source hands over; Spark's default makes batches that are small for a stream.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+}
+"""Spark's settings while a DataFrame is planned, as far as the user has not chosen."""
 
 _REPLAYABLE_NODES = frozenset({"Project", "Filter", "SubqueryAlias", "LogicalRelation", "LocalRelation", "Range"})
 """Narrow, and in the order of what lies below; all others may bring rows in another order next time."""
@@ -103,7 +108,7 @@ def fingerprint(frame: DataFrame) -> str | None:
         execution = frame._jdf.queryExecution()
     except Exception:
         return None
-    with _fixed_partitions(frame.sparkSession):
+    with _planning(frame.sparkSession):
         rdd = execution.toRdd()
         parts = [str(rdd.getNumPartitions()), *(line for root in _roots(rdd) for line in _partition_files(root))]
     for node in _tree(execution.optimizedPlan()):
@@ -112,16 +117,15 @@ def fingerprint(frame: DataFrame) -> str | None:
 
 
 @contextmanager
-def _fixed_partitions(session: SparkSession) -> Iterator[None]:
-    """Plan the scan of files independently of the number of cores, unless the user has chosen."""
-    chosen = session.conf.get(FILE_PARTITIONS_SETTING, None)
-    if chosen is None:
-        session.conf.set(FILE_PARTITIONS_SETTING, FILE_PARTITIONS_MIN)
+def _planning(session: SparkSession) -> Iterator[None]:
+    unset = [name for name in PLANNING if session.conf.get(name, None) is None]
+    for name in unset:
+        session.conf.set(name, PLANNING[name])
     try:
         yield
     finally:
-        if chosen is None:
-            session.conf.unset(FILE_PARTITIONS_SETTING)
+        for name in unset:
+            session.conf.unset(name)
 
 
 def _roots(rdd: Any) -> list[Any]:

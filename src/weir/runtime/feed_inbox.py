@@ -21,7 +21,7 @@ from weir.ids import AttemptId
 from weir.runtime.connection import LEAVE_TIMEOUT_S
 from weir.runtime.wire import connect, cut_sockets
 
-SPLIT_BATCHES_MAX = 8
+SPLIT_BATCHES_MAX = 4
 """Batches of one split that may wait in a reader."""
 
 
