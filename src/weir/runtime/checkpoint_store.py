@@ -62,9 +62,16 @@ class CheckpointStore:
             return False
         self.check_free(run, resume)
         owner = self._owner()
-        if resume or (owner is not None and owner["run"] == run):
-            return resume
+        if owner is not None and owner["run"] == run:
+            return False
+        if resume:
+            self._storage.delete(layout.FINISHED_FILE)
+            return True
         # A finished run is of no use any more, and one without a checkpoint has committed nothing.
+        if layout.FINISHED_FILE not in self._storage.list(""):
+            # It may be alive: with a newer claim it cannot complete a checkpoint any more; then look once more.
+            self._take_attempt()
+            self.check_free(run, resume)
         self._clear()
         self._storage.publish(layout.JOB_FILE, body)
         return False
