@@ -50,6 +50,7 @@ class SparkCluster:
         self._token = secrets.token_urlsafe(32)
         self._stages: dict[AttemptId, BarrierStage] = {}
         self._processes: dict[TaskIndex, int] = {}
+        self._had_slots = False
         self._control = ControlServer(
             driver_host(session),
             token=self._token,
@@ -103,6 +104,7 @@ class SparkCluster:
         assert self.driver is not None
         if isinstance(message, TaskRegistered) and message.attempt == self.driver.attempt:
             self._processes[message.task] = message.process_id
+            self._had_slots = len(self._processes) == self._plan.parallelism or self._had_slots
         self.driver.hear(message)
 
     def _lost(self, attempt: AttemptId, task: TaskIndex, reason: str) -> None:
@@ -112,7 +114,10 @@ class SparkCluster:
     def _ended(self, attempt: AttemptId, error: WeirError | None) -> None:
         assert self.driver is not None
         self._stages.pop(attempt, None)
-        self.driver.stage_ended(attempt, None if error is None else str(error), fatal=isinstance(error, SlotsMissing))
+        # Slots that were never there are the user's to add; slots that were lost may come back, so the restart
+        # strategy decides.
+        fatal = isinstance(error, SlotsMissing) and not self._had_slots
+        self.driver.stage_ended(attempt, None if error is None else str(error), fatal=fatal)
 
 
 def task_main(spec: TaskSpec) -> Callable[[int], None]:
