@@ -98,6 +98,7 @@ class Driver:
         self._decider = RestartDecider.from_config(config.restart)
         self._tasks = [TaskIndex(i) for i in range(plan.parallelism)]
         self._next_checkpoint = CheckpointId(1)
+        self._is_adopted = False
         self._failed_ms: float | None = None
         self._user_failures = 0
         self._metrics: dict[TaskIndex, Json] = {}
@@ -108,8 +109,7 @@ class Driver:
 
     def start(self) -> None:
         """Take the checkpoint directory over, then begin the first attempt."""
-        self.phase = phases.Claiming()
-        self._background.run(lambda: self._store.adopt(self._run, self._config.resume), self._adopted)
+        self._begin()
 
     def hear(self, message: FromTask) -> None:
         """A task says something. Nothing that an old attempt says counts."""
@@ -153,7 +153,7 @@ class Driver:
         now_ms = self._clock.now_ms()
         phase = self.phase
         if isinstance(phase, phases.Waiting) and now_ms >= phase.until_ms:
-            self._claim()
+            self._begin()
         elif isinstance(phase, phases.Launching | phases.Deploying) and now_ms >= phase.deadline_ms:
             self._fail(phase.late_message(len(self._tasks)))
         elif isinstance(phase, phases.Stopping):
@@ -210,17 +210,22 @@ class Driver:
 
     # --- The life of an attempt -------------------------------------------------------------------------
 
+    def _begin(self) -> None:
+        """Begin an attempt. Nothing is claimed in a directory that may be somebody else's."""
+        self.phase = phases.Claiming()
+        if self._is_adopted:
+            self._background.run(self._claim_and_check, self._claimed)
+        else:
+            self._background.run(lambda: self._store.adopt(self._run, self._config.resume), self._adopted)
+
     def _adopted(self, result: bool | BaseException) -> None:
         if not isinstance(self.phase, phases.Claiming):
             return
         if isinstance(result, BaseException):
             self._fail(str(result), fatal=isinstance(result, JobError), stage_runs=False)
             return
-        self._claim()
-
-    def _claim(self) -> None:
-        self.phase = phases.Claiming()
-        self._background.run(self._claim_and_check, self._claimed)
+        self._is_adopted = True
+        self._begin()
 
     def _claim_and_check(self) -> Claim:
         claim = self._store.claim()
@@ -320,10 +325,12 @@ class Driver:
         self.phase = phases.Stopping(attempt, verdict, now_ms + patience_ms, now_ms + 2 * patience_ms)
 
     def _hurry(self, phase: phases.Stopping, now_ms: float) -> None:
+        if phase.ended:
+            return
         if not phase.killed and now_ms >= phase.kill_ms:
             self.phase = replace(phase, killed=True)
             self._cluster.kill(phase.attempt_left)
-        elif phase.killed and not phase.ended and now_ms >= phase.leave_ms:
+        elif phase.killed and now_ms >= phase.leave_ms:
             # The old tasks are fenced: whatever they still do does not count. Go on without them.
             self._conclude(phase.verdict)
 

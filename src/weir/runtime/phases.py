@@ -143,6 +143,8 @@ class Stopping(_Phase):
 
     @property
     def due_ms(self) -> float | None:
+        if self.ended:
+            return None
         return self.leave_ms if self.killed else self.kill_ms
 
 

@@ -1,0 +1,191 @@
+"""A driver whose tasks, clock, storage and Spark are the test's own hands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.sim.ports import SimBackground, SimClock
+from tests.unit.runtime.fakes import FaultyStorage, Pass, Script, Shelf, operator, plan_of, run_all
+from weir.config import Checkpoints, FixedDelay, JobConfig, Restart, Settings
+from weir.graph.plan import Forward, Plan
+from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex
+from weir.operators.sink import Sink
+from weir.runtime import phases
+from weir.runtime.checkpoint_store import CheckpointStore
+from weir.runtime.driver import Driver, Notice
+from weir.snapshot.coordinator import CoordinatorSettings
+from weir.snapshot.messages import (
+    EpochsCommitted,
+    FromTask,
+    Json,
+    OperatorPart,
+    SnapshotTaken,
+    SubtaskFinished,
+    TaskFailed,
+    TaskRegistered,
+    TaskRunning,
+    ToTask,
+)
+
+TASKS = 2
+LAUNCH_MS, STOP_MS, HEARTBEAT_MS, INTERVAL_MS, DELAY_MS = 60_000, 10_000, 5_000, 1_000, 100
+SETTINGS = Settings(launch_timeout="60s", stop_timeout="10s", heartbeat_timeout="5s")
+
+
+def two_tasks(uid: str = "op") -> Plan:
+    """A source with an operator, and a sink, in two tasks."""
+    return plan_of(
+        (TASKS, [operator("source", Script()), operator(uid, Pass())]),
+        (TASKS, [operator("sink", Shelf())]),
+        edges=[(0, 1, Forward())],
+    )
+
+
+def _inline(spec: object) -> Json:
+    return {"pending": []} if isinstance(spec, Sink) else {"position": 0}
+
+
+class FakeCluster:
+    """Remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.launched: list[int] = []
+        self.killed: list[int] = []
+        self.sent: list[tuple[int, ToTask]] = []
+
+    def launch(self, attempt: AttemptId) -> None:
+        self.launched.append(attempt)
+
+    def send(self, attempt: AttemptId, task: TaskIndex, message: ToTask) -> None:
+        assert message.attempt == attempt
+        self.sent.append((task, message))
+
+    def kill(self, attempt: AttemptId) -> None:
+        self.killed.append(attempt)
+
+    def told(self, kind: type) -> list[Any]:
+        """What was sent of one kind, to the first task; the others were told the same."""
+        by_task = [[m for to, m in self.sent if to == task and isinstance(m, kind)] for task in range(TASKS)]
+        assert all(messages == by_task[0] for messages in by_task)
+        return by_task[0]
+
+
+class Stage:
+    """The driver, and everything that it can see."""
+
+    def __init__(
+        self,
+        *,
+        restart: Restart | None = None,
+        resume: bool = False,
+        storage: FaultyStorage | None = None,
+        run: str = "run-1",
+        plan: Plan | None = None,
+        every: str | None = "1s",
+        tolerable_failures: int = 0,
+    ) -> None:
+        self.clock, self.background, self.cluster = SimClock(), SimBackground(), FakeCluster()
+        self.storage = storage or FaultyStorage()
+        self.notices: list[Notice] = []
+        self.plan = plan or two_tasks()
+        checkpoints = Checkpoints(every=every, tolerable_failures=tolerable_failures)
+        config = JobConfig(
+            "job", checkpoints, restart or FixedDelay(attempts=100, delay="100ms"), SETTINGS, resume=resume
+        )
+        self.driver = Driver(
+            config,
+            self.plan,
+            run=run,
+            clock=self.clock,
+            background=self.background,
+            cluster=self.cluster,
+            store=CheckpointStore(self.storage, "job", retries_max=2),
+            settings=CoordinatorSettings.from_config(checkpoints),
+            notify=self.notices.append,
+        )
+
+    # --- What the world does ---
+
+    def begin(self) -> Stage:
+        """As far as Launching."""
+        self.driver.start()
+        run_all(self.background)
+        return self
+
+    def register(self, *tasks: int, attempt: int | None = None) -> Stage:
+        for task in tasks or range(TASKS):
+            self.hear(TaskRegistered(self.at(attempt), TaskIndex(task), f"host:{task}", 1000 + task))
+        return self
+
+    def run(self, *tasks: int, attempt: int | None = None) -> Stage:
+        for task in tasks or range(TASKS):
+            self.hear(TaskRunning(self.at(attempt), TaskIndex(task)))
+        return self
+
+    def up(self) -> Stage:
+        """As far as Running, from the start or from a wait."""
+        if isinstance(self.driver.phase, phases.Created):
+            self.begin()
+        elif isinstance(self.driver.phase, phases.Waiting):
+            self.pass_ms(DELAY_MS)
+            run_all(self.background)
+        return self.register().run()
+
+    def fail(self, error: str = "boom", *, code: str = "X", fatal: bool = False, attempt: int | None = None) -> Stage:
+        self.hear(TaskFailed(self.at(attempt), TaskIndex(0), error, code, fatal))
+        return self
+
+    def hear(self, message: FromTask) -> None:
+        self.driver.hear(message)
+
+    def stage_ends(self, error: str | None = None, *, attempt: int | None = None) -> Stage:
+        self.driver.stage_ended(self.at(attempt), error)
+        return self
+
+    def pass_ms(self, ms: float) -> Stage:
+        self.clock.time_ms += ms
+        self.driver.tick()
+        return self
+
+    def acknowledge(self, checkpoint: int, *, but: SubtaskId | None = None) -> Stage:
+        """Every subtask has taken its snapshot."""
+        for subtask in sorted(self.plan.subtasks - {but}):
+            parts = tuple(OperatorPart(op.uid, _inline(op.spec)) for op in self.plan.vertices[subtask.vertex].operators)
+            self.hear(SnapshotTaken(self.at(None), CheckpointId(checkpoint), subtask, parts))
+        return self
+
+    def commit(self, checkpoint: int) -> Stage:
+        for subtask in sorted(self.plan.committers):
+            self.hear(EpochsCommitted(self.at(None), CheckpointId(checkpoint), subtask))
+        return self
+
+    def finish_subtasks(self, attempt: int | None = None) -> Stage:
+        for subtask in sorted(self.plan.subtasks):
+            self.hear(SubtaskFinished(self.at(attempt), subtask))
+        return self
+
+    def complete(self, checkpoint: int) -> Stage:
+        """A checkpoint that was triggered goes all the way."""
+        self.acknowledge(checkpoint)
+        run_all(self.background)
+        return self
+
+    def at(self, attempt: int | None) -> AttemptId:
+        if attempt is not None:
+            return AttemptId(attempt)
+        assert self.driver.attempt is not None
+        return self.driver.attempt
+
+    # --- What can be seen ---
+
+    @property
+    def phase(self) -> phases.Phase:
+        return self.driver.phase
+
+    @property
+    def ended(self) -> phases.Ended:
+        assert isinstance(self.driver.phase, phases.Ended), self.driver.phase
+        return self.driver.phase
+
+    def said(self, kind: str) -> list[dict[str, Any]]:
+        return [notice.detail for notice in self.notices if notice.kind == kind]
