@@ -17,6 +17,7 @@ PRELOADED = (
     "pyarrow.compute",
     "pyarrow.flight",
     "pyarrow.fs",
+    "pandas",  # pyarrow imports it, where it is installed, with the first pa.array(); better here than in every worker
     "polars",
     "pyspark.worker",
     "weir",

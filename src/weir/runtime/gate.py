@@ -49,7 +49,6 @@ class Gate:
             lanes = [_Lane(transport.out(channel)) for channel in plan.out_channels(edge, subtask.index)]
             self._outputs.append((_route(edge, subtask.index, len(lanes), plan.max_parallelism), lanes))
         self._lanes = [lane for _, lanes in self._outputs for lane in lanes]
-        self._full = False
 
     def emit(self, batch: pa.RecordBatch) -> None:
         """Route a batch on every edge."""
@@ -61,6 +60,11 @@ class Gate:
         """Send a marker behind everything that was emitted, on every channel."""
         for lane in self._lanes:
             lane.push(marker)
+
+    @property
+    def full(self) -> bool:
+        """Whether something waits for a channel to have room."""
+        return any(lane.waiting for lane in self._lanes)
 
     def drain(self) -> bool:
         """Offer what waits once more; True when nothing waits any longer."""

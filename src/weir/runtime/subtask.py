@@ -147,8 +147,9 @@ class SourceSubtask(Subtask):
 
     @property
     def wake_ms(self) -> float | None:
-        """When the reader wants to be asked again; None once it is finished."""
-        return None if self.finished else self._poll_after_ms
+        """When the reader wants to be asked again; None once it is finished, and while an output is full: room is
+        made by others, who then wake the loop. Asking for an early wake-up would only keep it spinning until then."""
+        return None if self.finished or self._gate.full else self._poll_after_ms
 
     def trigger(self, checkpoint: CheckpointId) -> None:
         self._triggers.append(checkpoint)

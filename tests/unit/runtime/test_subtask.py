@@ -404,6 +404,19 @@ def test_a_source_with_nothing_to_give_is_asked_again_when_it_said() -> None:
     assert b.subtask.wake_ms is None
 
 
+def test_a_source_whose_output_is_full_does_not_ask_to_be_woken() -> None:
+    b = source([1], [2], [3], capacity=1)
+    b.steps()
+    assert isinstance(b.subtask, SourceSubtask)
+    assert b.subtask.step() is Activity.BLOCKED
+    assert b.subtask.wake_ms is None
+    b.out_channel.pop()
+    assert b.subtask.step() is Activity.BUSY
+    b.out_channel.pop()
+    b.steps()
+    assert b.subtask.wake_ms is None, "full again"
+
+
 def test_rows_of_a_source_are_counted() -> None:
     b = source([1, 2], [3])
     b.steps()
