@@ -166,12 +166,14 @@ def test_a_resumed_job_finds_the_copy_of_the_run_before(
     embedded: Any, numbers: str, start: Callable[..., Run], tmp_path: Path
 ) -> None:
     frame = embedded.read.parquet(numbers).groupBy("k").count().withColumnRenamed("count", "how many, really")
-    first = start(frame, directory=str(tmp_path))
+    directory = (tmp_path / "a job").as_uri() + "/u%25"
+    first = start(frame, directory=directory)
     first.attempt(1)
     before = first.read(rows_least=1)
     positions = first.positions()
     first.stop()
-    second = start(frame, directory=str(tmp_path), resume=True)
+    assert sorted(path.name for path in (tmp_path / "a job" / "u%").iterdir()) == ["complete.json", "rows"]
+    second = start(frame, directory=directory, resume=True)
     second.attempt(2, positions)
     rows = before + second.read()
     assert sorted(column(rows, "k")) == list(range(7))

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from weir.runtime.storage import absolute_location, open_storage
 
@@ -91,10 +93,12 @@ def copied(frame: DataFrame, location: str, *, reuse: bool) -> DataFrame:
 
 
 def _spark_location(location: str) -> str:
-    """The location as Hadoop spells it."""
+    """The location as Hadoop spells it, which unlike a URI takes every character of a path literally."""
     text = absolute_location(location)
     if text.startswith("s3://"):
         return "s3a" + text[2:]
+    if text.startswith("file://"):
+        text = url2pathname(urlsplit(text).path)
     return text if "://" in text else f"file://{text}"
 
 
