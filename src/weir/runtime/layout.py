@@ -39,7 +39,9 @@ def manifest_path(checkpoint: CheckpointId) -> str:
 
 
 def state_path(checkpoint: CheckpointId, attempt: AttemptId, uid: Uid, index: int, state: str) -> str:
-    name = f"{state_prefix(attempt)}{quote(uid, safe='')}-{index}-{quote(state, safe='')}.arrow"
+    # Without a dash in the last part no two combinations have the same name.
+    last = quote(state, safe="").replace("-", "%2D")
+    name = f"{state_prefix(attempt)}{quote(uid, safe='')}-{index}-{last}.arrow"
     return f"{checkpoint_directory(checkpoint)}/{name}"
 
 
