@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from weir.config import Checkpoints, JobConfig
 from weir.errors import SlotsMissing, WeirError
@@ -124,6 +125,6 @@ def task_main(spec: TaskSpec) -> Callable[[int], None]:
     """What Spark ships to its executors."""
 
     def main(index: int) -> None:
-        run_task(spec, TaskIndex(index), task_host())
+        run_task(spec, TaskIndex(index), task_host(urlsplit(spec.control_address).hostname))
 
     return main
