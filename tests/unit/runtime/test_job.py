@@ -1,0 +1,215 @@
+"""A submitted job on its own thread, with tasks that do as they are told instead of Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.unit.runtime.driving import TASKS, two_tasks
+from weir.config import Checkpoints, FixedDelay, JobConfig, NoRestart, Restart, Settings
+from weir.errors import JobError, JobFailed
+from weir.graph.plan import Plan
+from weir.ids import AttemptId, SubtaskId, TaskIndex
+from weir.runtime import job as job_module
+from weir.runtime.clock import Mailbox
+from weir.runtime.driver import Driver, Notice
+from weir.runtime.job import Job
+from weir.runtime.storage import MemoryStorage
+from weir.snapshot.messages import (
+    CheckpointCompleted,
+    DeployTask,
+    EpochsCommitted,
+    FromTask,
+    OperatorPart,
+    SnapshotTaken,
+    StopTask,
+    SubtaskFinished,
+    TaskFailed,
+    TaskRegistered,
+    TaskRunning,
+    ToTask,
+    TriggerCheckpoint,
+)
+
+WITHIN_S = 20.0
+
+
+class ObedientCluster:
+    """Tasks that register, run, snapshot and leave when they are told to; they finish when the test says so."""
+
+    latest: ObedientCluster
+
+    def __init__(self, plan: Plan, config: JobConfig, *, mailbox: Mailbox, **others: Any) -> None:
+        self.driver: Driver | None = None
+        self.closed = False
+        self.answers_snapshots = True
+        self._plan = plan
+        self._mailbox = mailbox
+        ObedientCluster.latest = self
+
+    @property
+    def process_ids(self) -> list[int]:
+        return [100 + task for task in range(TASKS)]
+
+    def launch(self, attempt: AttemptId) -> None:
+        for task in range(TASKS):
+            self.say(TaskRegistered(attempt, TaskIndex(task), f"host:{task}", 100 + task))
+
+    def send(self, attempt: AttemptId, task: TaskIndex, message: ToTask) -> None:
+        mine = [subtask for subtask in sorted(self._plan.subtasks) if subtask.index == task]
+        if isinstance(message, DeployTask):
+            self.say(TaskRunning(attempt, task))
+        elif isinstance(message, TriggerCheckpoint) and self.answers_snapshots:
+            for subtask in mine:
+                self.say(SnapshotTaken(attempt, message.checkpoint, subtask, self._parts(subtask)))
+        elif isinstance(message, CheckpointCompleted):
+            for subtask in mine:
+                self.say(EpochsCommitted(attempt, message.checkpoint, subtask))
+        elif isinstance(message, StopTask) and task == TASKS - 1:
+            self._post(lambda driver: driver.stage_ended(attempt, None))
+
+    def kill(self, attempt: AttemptId) -> None:
+        raise AssertionError("these tasks leave when they are asked")
+
+    def close(self) -> None:
+        self.closed = True
+
+    def say(self, message: FromTask) -> None:
+        self._post(lambda driver: driver.hear(message))
+
+    def finish(self) -> None:
+        """Every subtask has passed on its last row."""
+        for subtask in sorted(self._plan.subtasks):
+            self._post(lambda driver, subtask=subtask: driver.hear(SubtaskFinished(_attempt(driver), subtask)))
+
+    def fail(self, error: str) -> None:
+        self._post(lambda driver: driver.hear(TaskFailed(_attempt(driver), TaskIndex(0), error, "X", False)))
+
+    def _parts(self, subtask: SubtaskId) -> tuple[OperatorPart, ...]:
+        return tuple(OperatorPart(operator.uid) for operator in self._plan.vertices[subtask.vertex].operators)
+
+    def _post(self, act: Callable[[Driver], None]) -> None:
+        def call() -> None:
+            assert self.driver is not None
+            act(self.driver)
+
+        self._mailbox.post(call)
+
+
+def _attempt(driver: Driver) -> AttemptId:
+    assert driver.attempt is not None
+    return driver.attempt
+
+
+@pytest.fixture
+def submit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Job]]:
+    """Start a job on obedient tasks; whatever is still running at the end is cancelled."""
+    monkeypatch.setattr(job_module, "SparkCluster", ObedientCluster)
+    jobs: list[Job] = []
+
+    def start(restart: Restart | None = None, plan: Plan | None = None, **settings: Any) -> Job:
+        config = JobConfig("job", Checkpoints(every=None, **settings), restart or NoRestart(), Settings())
+        storage = MemoryStorage(1 << 20)
+        job = Job(plan or two_tasks(), config, run="run", session=None, storage=storage, storage_uri=None)  # type: ignore[arg-type]
+        jobs.append(job)
+        job.start()
+        return job
+
+    yield start
+    for job in jobs:
+        job.cancel()
+
+
+def reach(job: Job, status: str, eventually: Callable[..., Any]) -> ObedientCluster:
+    eventually(lambda: job.status == status, within_s=WITHIN_S)
+    return ObedientCluster.latest
+
+
+def test_a_bounded_job_runs_to_its_end(submit: Callable[..., Job], eventually: Callable[..., Any]) -> None:
+    job = submit()
+    cluster = reach(job, "running", eventually)
+    cluster.finish()
+    assert job.wait(WITHIN_S) == "finished"
+    assert cluster.closed
+    assert [record.id for record in job.checkpoints()] == [1]
+    assert [notice.kind for notice in job.notices] == ["attempt_running", "checkpoint_completed", "ended"]
+
+
+def test_waiting_gives_up_after_its_timeout_and_says_how_it_stands(
+    submit: Callable[..., Job], eventually: Callable[..., Any]
+) -> None:
+    job = submit()
+    reach(job, "running", eventually)
+    assert job.wait(0.0) == "running"
+
+
+def test_a_checkpoint_on_request_answers_with_its_id(
+    submit: Callable[..., Job], eventually: Callable[..., Any]
+) -> None:
+    job = submit()
+    reach(job, "running", eventually)
+    assert [job.trigger_checkpoint(WITHIN_S), job.trigger_checkpoint(WITHIN_S)] == [1, 2]
+
+
+def test_a_checkpoint_cannot_be_asked_of_a_job_that_has_ended(
+    submit: Callable[..., Job], eventually: Callable[..., Any]
+) -> None:
+    job = submit()
+    reach(job, "running", eventually)
+    job.cancel()
+    assert job.status == "cancelled"
+    with pytest.raises(JobError, match="'job' is cancelled, so it cannot take a checkpoint"):
+        job.trigger_checkpoint(WITHIN_S)
+
+
+def test_a_request_whose_attempt_fails_is_told_so(submit: Callable[..., Job], eventually: Callable[..., Any]) -> None:
+    job = submit(FixedDelay(attempts=5, delay="1ms"))
+    cluster = reach(job, "running", eventually)
+    cluster.answers_snapshots = False
+    errors: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            job.trigger_checkpoint(WITHIN_S)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    eventually(lambda: job.checkpoint_history(), within_s=WITHIN_S)
+    cluster.fail("killed")
+    thread.join(WITHIN_S)
+    assert len(errors) == 1 and "killed" in str(errors[0])
+
+
+def test_a_failed_job_raises_its_cause_to_whoever_waits(
+    submit: Callable[..., Job], eventually: Callable[..., Any]
+) -> None:
+    job = submit(NoRestart())
+    reach(job, "running", eventually).fail("the disk is on fire")
+    with pytest.raises(JobFailed, match="'job' failed: the disk is on fire"):
+        job.wait(WITHIN_S)
+    assert isinstance(job.error, JobFailed)
+
+
+def test_a_restart_is_seen_in_metrics_and_notices(submit: Callable[..., Job], eventually: Callable[..., Any]) -> None:
+    job = submit(FixedDelay(attempts=5, delay="1ms"))
+    heard: list[Notice] = []
+    job.listen(heard.append)
+    reach(job, "running", eventually).fail("killed")
+    eventually(lambda: job.metrics()["restarts"] == 1 and job.status == "running", within_s=WITHIN_S)
+    assert job.metrics()["attempt"] == 2
+    assert "attempt_failed" in [notice.kind for notice in heard]
+
+
+def test_a_cancelled_job_has_left_nothing_running(submit: Callable[..., Job], eventually: Callable[..., Any]) -> None:
+    job = submit()
+    cluster = reach(job, "running", eventually)
+    assert job.process_ids == [100, 101]
+    job.cancel()
+    assert cluster.closed
+    assert job.wait(0.0) == "cancelled"
+    job.cancel()
