@@ -6,7 +6,6 @@ every key's last committed sum is the true one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,10 @@ class RunningSum(weir.ProcessFunction):
 
     total = weir.ValueState("long", default=0)
 
-    def process(self, row: Any, context: Any) -> Iterator[tuple[int, int]]:
-        total = self.total
-        total.value += row.value
-        yield row.key, total.value
+    def process(self, row: Any, context: Any) -> tuple[int, int]:
+        total = self.total.get() + row.value
+        self.total.set(total)
+        return row.key, total
 
 
 def run_keyed_sum(options: Options) -> Report:
