@@ -1,0 +1,128 @@
+"""A driver that is killed, with everything that it had in memory, and started again from what is in storage."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import poll
+from tests.spark.helpers import check_output, committed_rows, completed_checkpoints, open_gate, part_bytes
+
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc"),
+    pytest.mark.slow,
+]
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).parent / "jobs" / "counting.py"
+WITH_PYTHON = [sys.executable, str(SCRIPT)]
+WITH_WEIR = [sys.executable, "-c", "from weir.service.cli import main; main()", "run", "--no-progress", str(SCRIPT)]
+ROWS = 300_000
+PATIENCE_S = 120.0
+
+
+class Run:
+    """One driver process."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self._log = log
+        path = os.pathsep.join([str(ROOT / "src"), str(ROOT), *filter(None, sys.path)])
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                command, env={**os.environ, "PYTHONPATH": path}, stdout=output, stderr=subprocess.STDOUT
+            )
+
+    def await_checkpoints(self, directory: Path, number: int) -> None:
+        """Wait until so many checkpoints have been completed since now."""
+        before = max(completed_checkpoints(directory / "checkpoints", "counting"), default=0)
+
+        def reached() -> bool:
+            assert self._process.poll() is None, f"ended before its time:\n{self.output}"
+            return max(completed_checkpoints(directory / "checkpoints", "counting"), default=0) >= before + number
+
+        poll(reached, PATIENCE_S)
+
+    def kill(self) -> list[psutil.Process]:
+        """Kill the driver alone; what it had started is left to find out by itself."""
+        orphans: list[psutil.Process] = psutil.Process(self._process.pid).children(recursive=True)
+        self._process.kill()
+        self._process.wait()
+        return orphans
+
+    def wait(self) -> int:
+        return self._process.wait(PATIENCE_S)
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self.kill()
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text()
+
+
+Start = Callable[..., Run]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """`start(command, *arguments)` runs a driver; whatever a test leaves running is killed."""
+    runs: list[Run] = []
+
+    def start(command: Sequence[str], *arguments: str) -> Run:
+        log = tmp_path / f"run-{len(runs)}.log"
+        runs.append(Run([*command, *arguments], log))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.close()
+
+
+def test_a_driver_killed_twice_goes_on_each_time_at_another_parallelism_and_refuses_to_start_over(
+    start: Start, tmp_path: Path
+) -> None:
+    job = tmp_path / "job"
+    job.mkdir()
+    script = ["--", str(job), str(ROWS)]
+    first = start(WITH_WEIR, *script)
+    first.await_checkpoints(job, 4)
+    orphans = first.kill()
+
+    poll(lambda: not any(process.is_running() for process in orphans), PATIENCE_S)
+    before = part_bytes(job)
+    over = start(WITH_WEIR, *script)
+    assert over.wait() != 0
+    assert "counting" in over.output and "--resume" in over.output and "Traceback" not in over.output, over.output
+    assert part_bytes(job) == before, "a run that is refused must change nothing"
+
+    second = start(WITH_WEIR, "--resume", "--parallelism", "3", *script)
+    second.await_checkpoints(job, 4)
+    second.kill()
+    assert 0 < len(committed_rows(job / "plain")) < ROWS
+
+    open_gate(job)
+    third = start(WITH_WEIR, "--resume", "--parallelism", "1", *script)
+    assert third.wait() == 0, third.output
+    assert "finished" in third.output
+    check_output(job, ROWS)
+
+
+def test_the_same_command_with_resume_starts_a_job_and_goes_on_with_it_while_old_processes_linger(
+    start: Start, tmp_path: Path
+) -> None:
+    job = tmp_path / "job"
+    job.mkdir()
+    first = start(WITH_PYTHON, str(job), str(ROWS), "--resume")
+    first.await_checkpoints(job, 1)
+    first.kill()
+    open_gate(job)
+    second = start(WITH_PYTHON, str(job), str(ROWS), "--resume")
+    assert second.wait() == 0, second.output
+    check_output(job, ROWS)
