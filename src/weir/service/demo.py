@@ -19,7 +19,7 @@ import polars as pl
 import weir
 from weir import connectors
 from weir.errors import ConfigError
-from weir.operators.source import SourceReader
+from weir.operators.source import Source, SourceReader
 from weir.runtime.driver import Notice
 from weir.service.demo_check import Verdict, verify
 from weir.service.progress import ENDED, Progress
@@ -119,7 +119,7 @@ def word_count(options: DemoOptions, directory: Path) -> tuple[weir.Environment,
         name="demo",
     )
     generator = connectors.Generator(options.lines, Lines(), "line string", rate=options.lines_per_s)
-    lines = environment.read(Placed(generator), uid="lines")
+    lines = environment.read(Placed(generator, options.lines), uid="lines")
     words = lines.map_batches(split_into_words, "word string", kind="polars", uid="words")
     counts = words.key_by("word").agg(n=weir.count(), uid="counts")
     sink = connectors.FileSink(directory / "counts", format="parquet")
@@ -132,18 +132,28 @@ def split_into_words(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 class Placed(WrappedSource):
-    """A generator that also tells where it stands."""
+    """A generator of `lines` lines that also tells where it stands."""
+
+    def __init__(self, source: Source, lines: int) -> None:
+        super().__init__(source)
+        self.lines = lines
 
     def reader(self) -> SourceReader:
-        return _PlacedReader(self.source.reader())
+        return _PlacedReader(self.source.reader(), self.lines)
 
 
 class _PlacedReader(WrappedReader):
+    def __init__(self, inner: SourceReader, lines: int) -> None:
+        super().__init__(inner)
+        self._lines = lines
+
     @property
     def lag(self) -> str | None:
-        line = max(self.position()["rounds"].values(), default=0) * self.position()["splits"]
-        behind = self.inner.lag
-        return f"line {line:,}" + (f", {behind}" if behind else "")
+        if self.finished:
+            return "its end"
+        position = self.position()
+        line = max(position["rounds"].values(), default=0) * position["splits"]
+        return f"line {min(line, self._lines):,} of {self._lines:,}, {self.inner.lag}"
 
 
 def _directory(options: DemoOptions) -> Path:

@@ -38,7 +38,8 @@ class SourceView:
     name: str
     rows: int
     rows_per_s: float
-    lag: str
+    lags: tuple[str, ...]
+    """Of each subtask that has something to say."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Watch:
                 name=str(operator["uid"]),
                 rows=rows[operator["uid"]],
                 rows_per_s=(rows[operator["uid"]] - before.get(operator["uid"], rows[operator["uid"]])) / seconds,
-                lag=" │ ".join(operator.get("lag", ())),
+                lags=tuple(operator.get("lag", ())),
             )
             for operator in operators
         )
@@ -132,14 +133,14 @@ def most_blocked(operators: Sequence[Mapping[str, Any]]) -> tuple[str, float] | 
 def line_of(view: View) -> str:
     """A job in one line.
 
-    >>> line_of(View("hot", "running", 12.3, 1, 0, (SourceView("bids", 5_000_000, 2.5e6, ""),), None, 0, None))
+    >>> line_of(View("hot", "running", 12.3, 1, 0, (SourceView("bids", 5_000_000, 2.5e6, ()),), None, 0, None))
     'hot: running, 12 s, bids 5,000,000 rows, 2.50 M rows/s'
     """
     parts = [f"{view.name}: {view.status}", f"{view.elapsed_s:.0f} s"]
     parts += [f"{source.name} {source.rows:,} rows" for source in view.sources]
     if view.rows_per_s:
         parts.append(f"{rate(view.rows_per_s)} rows/s")
-    parts += [f"{source.name} at {source.lag}" for source in view.sources if source.lag]
+    parts += [f"{source.name} at {' │ '.join(source.lags)}" for source in view.sources if source.lags]
     if view.checkpoint is not None:
         parts.append(f"checkpoint {checkpoint_text(view.checkpoint)}")
     if view.restarts:
@@ -181,11 +182,11 @@ def restarts_text(restarts: int) -> str:
 
 
 def notice_text(kind: str, detail: Mapping[str, Any]) -> str | None:
-    """What a notice says to people; None when the table shows it already."""
-    if kind == "attempt_failed":
+    """What a notice says to people; None when the table, or the error at the end, says it already."""
+    if kind == "attempt_failed" and detail["restarts"]:
         error = str(detail["error"]).strip()
         short = error if len(error) <= ERROR_CHARACTERS_MAX else f"…{error[-ERROR_CHARACTERS_MAX:]}"
-        return f"attempt {detail['attempt']} failed{', restarting' if detail['restarts'] else ''}: {short}"
+        return f"attempt {detail['attempt']} failed, restarting: {short}"
     if kind == "attempt_running" and detail.get("recovery_ms") is not None:
         came_from = f"checkpoint {detail['restored']}" if detail["restored"] else "the beginning"
         return (
@@ -209,8 +210,9 @@ def table_of(view: View) -> RenderableType:
     table.add_column()
     table.add_row("events/s", f"[bold]{rate(view.rows_per_s)}[/]")
     for source in view.sources:
-        position = f"  at {source.lag}" if source.lag else ""
-        table.add_row(source.name, f"{source.rows:,} rows{position}")
+        table.add_row(source.name, f"{source.rows:,} rows")
+        for index, lag in enumerate(source.lags):
+            table.add_row("" if index else "  at", lag)
     newest = checkpoint_text(view.checkpoint) if view.checkpoint else "none yet"
     table.add_row("checkpoints", f"{view.completed} complete, newest: {newest}")
     waits = f"{view.backpressure[0]} waits {view.backpressure[1]:.0%} of its time" if view.backpressure else "none"

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from weir.runtime.spark import provide_session, recommended_settings
+from weir.runtime.jvm import start_jvm
+from weir.runtime.spark import SPARK_LOG_VARIABLE, provide_session, recommended_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,11 +37,21 @@ def spark_on(master: str | None, name: str) -> Iterator[None]:
 
 def _start(master: str, name: str) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+    from pyspark.conf import SparkConf
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(master).appName(name)
-    settings = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR", **recommended_settings()}
-    for setting, value in settings.items():
-        builder = builder.config(setting, value)
-    session: SparkSession = builder.getOrCreate()
+    level = os.environ.get(SPARK_LOG_VARIABLE)
+    settings = {
+        "spark.master": master,
+        "spark.app.name": name,
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": (level or "OFF").upper(),
+        **recommended_settings(),
+    }
+    conf = SparkConf().setAll(list(settings.items()))
+    output = start_jvm(conf, loud=level is not None)
+    session: SparkSession = SparkSession.builder.config(conf=conf).getOrCreate()
+    if output is not None:
+        output.pass_on()
     return session

@@ -96,6 +96,7 @@ def test_the_table_tells_the_same() -> None:
 def test_failures_recoveries_and_aborted_checkpoints_are_worth_a_line_and_completed_ones_are_not() -> None:
     failed = notice_text("attempt_failed", {"attempt": 1, "error": "a worker died", "restarts": True})
     assert failed == "attempt 1 failed, restarting: a worker died"
+    assert notice_text("attempt_failed", {"attempt": 1, "error": "a worker died", "restarts": False}) is None
     runs = notice_text("attempt_running", {"attempt": 2, "restored": 5, "recovery_ms": 1_234})
     assert runs == "attempt 2 runs from checkpoint 5, 1.2 s after the failure"
     assert notice_text("attempt_running", {"attempt": 1, "restored": None, "recovery_ms": None}) is None
