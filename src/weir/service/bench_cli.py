@@ -53,7 +53,7 @@ def bench_application() -> typer.Typer:
 
 
 def bench_filter(
-    events: int = Events(100_000_000),
+    events: int = Events(300_000_000),
     parallelism: Parallelism = 2,
     json: Json = False,
     checkpoint_every: Every = "5s",
@@ -67,7 +67,7 @@ def bench_filter(
     n modulo 262,144, handed over as a slice without a copy. One string in a thousand holds the word that passes the
     filter. The number of rows that pass must be the known one.
 
-    **Example:** `weir bench filter --events 200000000 --json`
+    **Example:** `weir bench filter --events 1000000000 --json`
     """
     from weir.service.bench.filtering import run_filter
 
@@ -77,7 +77,7 @@ def bench_filter(
 
 
 def bench_keyed_sum(
-    events: int = Events(100_000_000),
+    events: int = Events(200_000_000),
     parallelism: Parallelism = 2,
     json: Json = False,
     checkpoint_every: Every = "5s",
