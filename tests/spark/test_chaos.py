@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import psutil
 import pytest
 
 import weir
@@ -96,6 +97,7 @@ class Chaos:
     def __init__(self, job: Any, dice: random.Random) -> None:
         self._job = job
         self._dice = dice
+        self._orphans: list[psutil.Process] = []
 
     def kill_all(self, victims: Sequence[str]) -> None:
         for victim in victims:
@@ -116,8 +118,19 @@ class Chaos:
 
     def _kill(self, what: str) -> bool:
         self.await_moment()
-        victims = [p.pid for p in executor_processes()] if what == "executor" else self._job.process_ids
-        return bool(victims) and kill(self._dice.choice(victims))
+        if what == "worker":
+            workers = self._job.process_ids
+            return bool(workers) and kill(self._dice.choice(workers))
+        executors = executor_processes()
+        if not executors:
+            return False
+        executor = self._dice.choice(executors)
+        self._orphans += executor.children(recursive=True)
+        return kill(executor.pid)
+
+    def await_orphans(self) -> None:
+        """The Python processes of a killed executor must find out by themselves, and leave."""
+        poll(lambda: not any(alive(process.pid) for process in self._orphans if process.is_running()), PATIENCE_S)
 
 
 # --- Frozen processes -------------------------------------------------------------------------------
@@ -166,9 +179,11 @@ def test_workers_and_executors_are_killed_at_random_and_every_row_counts_once(
     job: Any = env.submit("chaos")
     victims = ["worker"] * 6 + ["executor"] * 2
     dice.shuffle(victims)
-    Chaos(job, dice).kill_all(victims)
+    chaos = Chaos(job, dice)
+    chaos.kill_all(victims)
     open_gate(tmp_path)
     assert job.wait(PATIENCE_S) == "finished"
+    chaos.await_orphans()
     check_output(tmp_path, rows)
     assert job.metrics()["restarts"] >= 3
     restored = [notice["restored"] for notice in notices_of(job, "attempt_running")]
@@ -196,9 +211,11 @@ def test_a_union_with_a_stateful_function_behind_a_rebalance_survives_kills_with
     job: Any = env.submit("union-chaos")
     victims = ["worker"] * 3 + ["executor"]
     dice.shuffle(victims)
-    Chaos(job, dice).kill_all(victims)
+    chaos = Chaos(job, dice)
+    chaos.kill_all(victims)
     open_gate(tmp_path)
     assert job.wait(PATIENCE_S) == "finished"
+    chaos.await_orphans()
     found = pl.read_parquet(tmp_path / "out" / "*.parquet")
     once, twice = range(1, rows, 2), range(0, rows, 2)
     assert sorted(found["n"].to_list()) == sorted([*once, *twice, *twice])

@@ -19,7 +19,7 @@ from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.job import Job
 from weir.runtime.ports import Storage
 from weir.runtime.spark import check_slots, embedded_session
-from weir.runtime.storage import MemoryStorage, check_writable, open_storage
+from weir.runtime.storage import MemoryStorage, location_below, open_writable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,10 +56,9 @@ def _storage(config: JobConfig) -> tuple[Storage, str | None]:
             raise ConfigError("resume needs checkpoints in storage; set Checkpoints(to=...) to a directory or URI")
         limit = checkpoints.memory_limit_bytes if checkpoints else MEMORY_WITHOUT_CHECKPOINTS_BYTES
         return MemoryStorage(limit), None
-    uri = f"{checkpoints.to.rstrip('/')}/{config.name}"
-    storage = open_storage(uri)
-    check_writable(storage, f"the checkpoint location {uri}")
-    return storage, uri
+    # Absolute: tasks have other working directories than the driver.
+    uri = location_below(checkpoints.to, config.name)
+    return open_writable(uri, "Checkpoints.to: the checkpoint location"), uri
 
 
 def _validate(plan: Plan, config: JobConfig) -> None:

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable
 from typing import Protocol, cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from urllib.request import url2pathname
 
 import pyarrow as pa
@@ -58,6 +58,19 @@ def absolute_location(location: str | os.PathLike[str]) -> str:
     if scheme_of(text) is None:
         return os.path.abspath(os.path.expanduser(text))
     return text.rstrip("/") if "?" not in text else text
+
+
+def location_below(location: str | os.PathLike[str], name: str) -> str:
+    """The place `name` below a location, absolute too; options at the end of a URI stay there.
+
+    >>> location_below("s3://bucket/checkpoints/?region=eu-west-1", "my job")
+    's3://bucket/checkpoints/my%20job?region=eu-west-1'
+    """
+    text = absolute_location(location)
+    if scheme_of(text) is None:
+        return os.path.join(text, name)
+    place, mark, options = text.partition("?")
+    return f"{place.rstrip('/')}/{quote(name)}{mark}{options}"
 
 
 def open_storage(location: str | os.PathLike[str], create: bool = True) -> Storage:
