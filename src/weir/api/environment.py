@@ -41,7 +41,7 @@ class Environment:
 
     spark:        the SparkSession to run on; None: a local one that Weir starts when it is needed
     parallelism:  how many subtasks an operator has unless it says otherwise; None: the cores, at most 4
-    checkpoints:  how often, where and how strictly to snapshot; None: not at all
+    checkpoints:  how often, where and how strictly to snapshot; None: only when a bounded job ends, to commit
     restart:      what to do after a failure; None: exponential delays with checkpoints, no restart without
     settings:     limits that seldom need to be changed
     name:         the job's name where `run` and `submit` are given none
@@ -147,7 +147,11 @@ class Environment:
     def from_dataframe(
         self, dataframe: DataFrame, *, uid: str | None = None, name: str | None = None, parallelism: int | None = None
     ) -> Stream:
-        """The rows of a bounded Spark DataFrame, straight from Spark's own scan."""
+        """The rows of a bounded Spark DataFrame, straight from Spark's own scan.
+
+        Spark computes them while the job runs, in at least one slot beside the job's own. A plan that it might compute
+        in another order the next time is copied to Parquet first.
+        """
         from weir.connectors.dataframe import DataFrameSource
 
         return self._read("dataframe", DataFrameSource(dataframe), Options(uid, name, parallelism))

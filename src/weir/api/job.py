@@ -36,7 +36,7 @@ class JobHandle(Protocol):
         """End the job without committing what is not yet committed; returns when its tasks are gone."""
 
     def trigger_checkpoint(self) -> int:
-        """Take a checkpoint now; its id once it is complete."""
+        """Take a checkpoint now; its id once it is complete. Sinks commit it right after. JobError unless it runs."""
 
     def checkpoints(self) -> Sequence[CheckpointRecord]:
         """The completed checkpoints among the latest, oldest first."""
@@ -45,7 +45,8 @@ class JobHandle(Protocol):
         """What the job has done so far, as plain data.
 
         At least `operators`, a list with one mapping for each operator: uid, name, rows_in, rows_out, bytes_in,
-        bytes_out, and backpressure as the share of time that its subtasks waited for a full output.
+        bytes_out, and backpressure as the share of time that its subtasks waited for a full output. Counters are
+        those of the current attempt.
         """
 
 

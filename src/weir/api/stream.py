@@ -135,11 +135,12 @@ class Stream:
     ) -> Stream:
         """Call a function with whole batches: Arrow RecordBatches, or Polars or pandas frames.
 
-        `schema` is that of what the function returns; None: the same as what it gets.
+        `schema` is that of what the function returns; None: the same as what it gets. Batches are cut as load and
+        time happen to cut them, so a result must not depend on which rows are together.
 
         >>> import weir, polars as pl
         >>> bids = weir.Environment().from_collection([(1, 250)], "auction long, price long")
-        >>> bids.map_batches(lambda frame: frame.top_k(10, by="price"), kind="polars")
+        >>> bids.map_batches(lambda frame: frame.with_columns(pl.col("price").clip(0, 100)), kind="polars")
         Stream[auction bigint, price bigint]
         """
         declared = self.schema if schema is None else schema
@@ -211,7 +212,7 @@ class Stream:
         return Stream(self._environment, upstream)
 
     def rebalance(self) -> Stream:
-        """Spread batches evenly over the subtasks of the next operator."""
+        """Hand batches to the subtasks of the next operator in turn."""
         return Stream(self._environment, self._upstream.redirected(Rebalance(), "rebalance"))
 
     def broadcast(self) -> Stream:
@@ -230,7 +231,8 @@ class Stream:
         builder.add(builder.sink("sink", sink, self._upstream, options=Options(uid, name, parallelism)))
 
     def print(self, *, uid: str | None = None, name: str | None = None, parallelism: int | None = None) -> None:
-        """Write the rows to standard output, for a look."""
+        """Print the rows, for a look, where tasks print: with the embedded Spark on the driver's standard error, on a
+        cluster in the executors' logs."""
         self.write(Stdout(), uid=uid, name=name, parallelism=parallelism)
 
     def collect(self, path: str | None = None) -> pa.Table:

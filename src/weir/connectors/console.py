@@ -1,4 +1,4 @@
-"""Sinks that keep nothing: rows to standard output, and rows to nowhere."""
+"""Sinks that keep nothing: rows to where tasks print, and rows to nowhere."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from weir.snapshot.messages import Json
 
 class Stdout(Sink):
     """Print every row as one line of JSON at once; a row may be printed again after a failure.
+
+    Spark sends what Python workers print to standard error: the driver's with an embedded Spark, on a cluster that of
+    the executors.
 
     limit:  the most rows that each subtask prints; None: all
     prefix: "auto" puts the subtask's number before each line when there are several
