@@ -105,9 +105,7 @@ def test_a_message_is_one_line_of_json() -> None:
     assert json.loads(frame[1:]) == {"message": "TaskRunning", "attempt": 3, "task": 1}
 
 
-@pytest.mark.parametrize(
-    "marker", [Barrier(CHECKPOINT), BarrierCancelled(CHECKPOINT), EndOfInput()], ids=repr
-)
+@pytest.mark.parametrize("marker", [Barrier(CHECKPOINT), BarrierCancelled(CHECKPOINT), EndOfInput()], ids=repr)
 def test_a_marker_comes_out_equal(marker: object) -> None:
     assert there_and_back(marker) == marker
 

@@ -119,10 +119,7 @@ def test_all_to_all_keeps_the_order_of_every_channel(tasks: Callable[..., Tasks]
     dice = random.Random(capacity)
     ids = list(plan_of(3, 2).channels)
     elements: dict[ChannelId, list[Any]] = {
-        c: [
-            dice.choice([batch(n), batch(*range(n % 50)), Barrier(CheckpointId(n)), EndOfInput()])
-            for n in range(40)
-        ]
+        c: [dice.choice([batch(n), batch(*range(n % 50)), Barrier(CheckpointId(n)), EndOfInput()]) for n in range(40)]
         for c in ids
     }
     sent, received = defaultdict(int), defaultdict(list)
