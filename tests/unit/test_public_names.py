@@ -97,7 +97,7 @@ SIGNATURES = {
     ),
     "JobHandle.wait": "(self, timeout: 'float | None' = None) -> 'str'",
     "JobHandle.cancel": "(self) -> 'None'",
-    "JobHandle.trigger_checkpoint": "(self) -> 'int'",
+    "JobHandle.trigger_checkpoint": "(self, timeout: 'float | None' = 60.0) -> 'int'",
     "JobHandle.checkpoints": "(self) -> 'Sequence[CheckpointRecord]'",
     "JobHandle.metrics": "(self) -> 'Mapping[str, Any]'",
 }

@@ -35,8 +35,9 @@ class JobHandle(Protocol):
     def cancel(self) -> None:
         """End the job without committing what is not yet committed; returns when its tasks are gone."""
 
-    def trigger_checkpoint(self) -> int:
-        """Take a checkpoint now; its id once it is complete. Sinks commit it right after. JobError unless it runs."""
+    def trigger_checkpoint(self, timeout: float | None = 60.0) -> int:
+        """Take a checkpoint now, or as soon as the job runs; its id once it is complete. Raises JobError when the
+        checkpoint or its attempt fails, and when the job has ended; TimeoutError after `timeout` seconds."""
 
     def checkpoints(self) -> Sequence[CheckpointRecord]:
         """The completed checkpoints among the latest, oldest first."""

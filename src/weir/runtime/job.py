@@ -40,6 +40,8 @@ NOTICES_MAX = 1_000
 LOOP_WAIT_MAX_MS = 1_000.0
 ASK_POLL_S = 0.1
 
+NOT_YET_RUNNING = ("created", "starting", "stopping", "restarting")
+
 
 class Job:
     """A job that was submitted; may be used from any thread."""
@@ -211,11 +213,15 @@ class Job:
         elif notice.kind in ("attempt_failed", "checkpoint_aborted"):
             while self._requests:
                 self._requests.popleft().set_exception(JobError(f"the checkpoint did not complete: {notice.detail}"))
+        elif notice.kind == "attempt_running" and self._requests:
+            self._mailbox.post(self._driver.request_checkpoint)
         for listener in self._listeners:
             listener(notice)
 
     def _request(self, future: Future[int]) -> None:
-        self._driver.request_checkpoint()
+        # While the job starts or restarts, the request waits for its tasks to run.
+        if self._driver.status not in NOT_YET_RUNNING:
+            self._driver.request_checkpoint()
         self._requests.append(future)
 
     def _metrics(self) -> dict[str, Any]:

@@ -154,6 +154,10 @@ def test_a_checkpoint_on_request_answers_with_its_id(
     assert [job.trigger_checkpoint(WITHIN_S), job.trigger_checkpoint(WITHIN_S)] == [1, 2]
 
 
+def test_a_checkpoint_asked_of_a_job_that_still_starts_is_taken_once_it_runs(submit: Callable[..., Job]) -> None:
+    assert submit().trigger_checkpoint(WITHIN_S) == 1
+
+
 def test_a_checkpoint_cannot_be_asked_of_a_job_that_has_ended(
     submit: Callable[..., Job], eventually: Callable[..., Any]
 ) -> None:
