@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 
+from tests.sim.stage import SimulationFailed
 from tests.sim.workload import SinkExpectation
-from tests.sim.world import SimulationFailed, World
+from tests.sim.world import World
+from weir.connectors import FileSink
 from weir.runtime import layout
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.snapshot.manifest import Manifest, checksum, decode
@@ -16,23 +20,45 @@ from weir.snapshot.manifest import Manifest, checksum, decode
 
 def check(world: World) -> None:
     """Raise SimulationFailed with what is wrong."""
-    check_no_leaks(world)
+    with world.storage.quiet():
+        check_no_leaks(world)
     world.linger()
-    exactly_once = world.job.checkpoints.mode == "exactly_once"
-    for expectation in world.job.expectations:
-        committed = [
-            row
-            for name, rows in world.external.committed.items()
-            if name.startswith(expectation.uid + "/")
-            for row in rows
-        ]
+    with world.storage.quiet():
+        exactly_once = world.job.checkpoints.mode == "exactly_once"
+        for expectation in world.job.expectations:
+            committed = committed_rows(world, expectation)
+            if exactly_once:
+                _CHECK[expectation.kind](expectation, committed)
+            else:
+                _check_nothing_lost(expectation, committed)
+        manifest = check_storage(world)
         if exactly_once:
-            _CHECK[expectation.kind](expectation, committed)
-        else:
-            _check_nothing_lost(expectation, committed)
-    manifest = check_storage(world)
-    if exactly_once:
-        check_state(world, manifest)
+            check_state(world, manifest)
+
+
+# --- Rows -----------------------------------------------------------------------------------------------
+
+
+def committed_rows(world: World, expectation: SinkExpectation) -> list[tuple[Any, ...]]:
+    """What a reader of the sink's output sees."""
+    if not isinstance(expectation.sink, FileSink):
+        return world.external.rows_of(expectation.uid)
+    parts = expectation.sink.parts()
+    rows: list[tuple[Any, ...]] = []
+    for name in parts.committed():
+        try:
+            rows += _READERS[expectation.sink.format](parts.read(name).to_pybytes()).rows()
+        except Exception as error:
+            raise SimulationFailed(f"the committed file {name} cannot be read: {error!r}") from error
+    return rows
+
+
+_READERS = {
+    "jsonl": lambda data: pl.read_ndjson(io.BytesIO(data)),
+    "csv": lambda data: pl.read_csv(io.BytesIO(data)),
+    "parquet": lambda data: pl.read_parquet(io.BytesIO(data)),
+    "arrow": lambda data: pl.DataFrame(pa.ipc.open_file(pa.BufferReader(data)).read_all()),
+}
 
 
 def _check_exact(expectation: SinkExpectation, committed: list[tuple[Any, ...]]) -> None:
@@ -58,7 +84,7 @@ def _check_running(expectation: SinkExpectation, committed: list[tuple[Any, ...]
 
 def _check_nothing_lost(expectation: SinkExpectation, committed: list[tuple[Any, ...]]) -> None:
     if expectation.kind == "exact":
-        if lost := Counter(expectation.rows).keys() - Counter(committed).keys():
+        if lost := Counter(expectation.rows) - Counter(committed):
             raise SimulationFailed(f"sink {expectation.uid}: lost {sorted(lost)[:5]}")
         return
     most = {key: 0 for key, _, _ in expectation.rows}
@@ -71,22 +97,21 @@ def _check_nothing_lost(expectation: SinkExpectation, committed: list[tuple[Any,
 _CHECK = {"exact": _check_exact, "running": _check_running}
 
 
+# --- Checkpoints and what is left behind ------------------------------------------------------------------
+
+
 def check_storage(world: World) -> Manifest:
-    """Every checkpoint that is listed can be read in full. Returns the newest."""
+    """Every checkpoint that counts can be read in full. Returns the newest."""
     files = world.job_storage.files
+    store = CheckpointStore(world.job_storage, "sim", retries_max=1)
     newest: Manifest | None = None
-    for name in world.job_storage.list(""):
-        checkpoint = layout.checkpoint_of(name)
-        path = f"sim/{name}/manifest.json"
-        if checkpoint is None or path not in files:
-            continue
+    for checkpoint in store.listing().valid:
+        path = f"sim/{layout.manifest_path(checkpoint)}"
         manifest = decode(files[path])
-        for operator in manifest.operators.values():
-            for part in operator.parts:
-                for file in part.files.values():
-                    data = files.get(f"sim/{file.path}")
-                    if data is None or len(data) != file.length_bytes or checksum(data) != file.checksum:
-                        raise SimulationFailed(f"{path} refers to {file.path}, which is missing or altered")
+        for file in manifest.files:
+            data = files.get(f"sim/{file.path}")
+            if data is None or len(data) != file.length_bytes or checksum(data) != file.checksum:
+                raise SimulationFailed(f"{path} refers to {file.path}, which is missing or altered")
         newest = manifest
     if newest is None:
         raise SimulationFailed("the finished job has no readable checkpoint")
@@ -112,14 +137,16 @@ def check_state(world: World, manifest: Manifest) -> None:
 
 
 def check_no_leaks(world: World) -> None:
-    """Only what is retained is left, and no transaction is left open."""
+    """Only what is retained is left, and nothing is pending in a sink's directory."""
     directories = [id for name in world.job_storage.list("") if (id := layout.checkpoint_of(name)) is not None]
     valid = CheckpointStore(world.job_storage, "sim", retries_max=1).listing().valid
     if not valid:
         raise SimulationFailed("the finished job has no checkpoint")
-    if world.storage_was_calm and len(valid) > world.job.checkpoints.retain:
+    if world.is_tidy and len(valid) > world.job.checkpoints.retain:
         raise SimulationFailed(f"checkpoints {valid} are kept, {world.job.checkpoints.retain} should be")
-    if world.storage_was_calm and (stale := [id for id in directories if id < valid[0]]):
+    if world.is_tidy and (stale := [id for id in directories if id < valid[0]]):
         raise SimulationFailed(f"left behind: {stale}")
+    if pending := [name for name in world.storage.files if "/_weir/pending/" in name]:
+        raise SimulationFailed(f"still pending after the end: {pending}")
     if len(set(world.completed_ids)) != len(world.completed_ids):
         raise SimulationFailed(f"a checkpoint id was used twice: {world.completed_ids}")

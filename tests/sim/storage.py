@@ -1,18 +1,21 @@
 """Simulated durable storage: a dictionary that survives crashes, and answers as badly as real ones do.
 
-Every call may fail with its effect done or not done (an ambiguous reply), find the disk full,
-or be torn in the middle by a crash of the caller.
+Every call may fail with its effect done or not done (an ambiguous reply), find the disk full, be torn
+in the middle by a crash of the caller, or let other processes act between it and the call before.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
 
 from weir.errors import StorageFull, StorageUnavailable
+
+GAP_PROBABILITY = 0.3
+"""How often something that waits to act elsewhere acts between two calls."""
 
 
 class CallerCrashed(BaseException):
@@ -20,63 +23,49 @@ class CallerCrashed(BaseException):
 
 
 class SimStorage:
-    """One shared store. `faults` says how often a call goes wrong; `tear` kills the caller in its next write."""
+    """One shared store. `trouble` says how often a call goes wrong; `tear` kills the caller in its next change."""
 
-    def __init__(self, rng: random.Random, files: dict[str, bytes] | None = None, prefix: str = "") -> None:
-        self.files = {} if files is None else files
-        self.prefix = prefix
+    def __init__(self, rng: random.Random) -> None:
+        self.files: dict[str, bytes] = {}
         self.trouble = 0.0
         self.tear = False
+        self.between_calls: Callable[[], None] = lambda: None
         self._rng = rng
+        self._is_quiet = False
 
-    def below(self, prefix: str) -> SimStorage:
-        """The same store, rooted deeper; shares files, not faults."""
-        return _Below(self, f"{self.prefix}{prefix}/")
-
-    def write(self, path: str, data: pa.Buffer | bytes) -> None:
-        content = bytes(data)
-        with self._maybe_torn(path, content), self._maybe_wrong("write"):
-            self.files[self.prefix + path] = content
-
-    def publish(self, path: str, data: bytes) -> None:
-        with self._maybe_wrong("publish"):
-            self.files[self.prefix + path] = bytes(data)
-
-    def create(self, path: str, data: bytes) -> bool:
-        with self._maybe_wrong("create"):
-            if self.prefix + path in self.files:
-                return False
-            self.files[self.prefix + path] = bytes(data)
-            return True
-
-    def read(self, path: str) -> pa.Buffer:
-        with self._maybe_wrong("read"):
-            try:
-                return pa.py_buffer(self.files[self.prefix + path])
-            except KeyError:
-                raise FileNotFoundError(path) from None
-
-    def list(self, path: str) -> list[str]:
-        with self._maybe_wrong("list"):
-            root = self.prefix + (f"{path}/" if path else "")
-            return sorted({name[len(root) :].split("/")[0] for name in self.files if name.startswith(root)})
-
-    def delete(self, path: str) -> None:
-        with self._maybe_wrong("delete"):
-            gone = self.prefix + path
-            for name in [name for name in self.files if name == gone or name.startswith(gone + "/")]:
-                del self.files[name]
-
-    def move(self, source: str, target: str) -> None:
-        with self._maybe_wrong("move"):
-            if self.prefix + source not in self.files:
-                raise FileNotFoundError(source)
-            self.files[self.prefix + target] = self.files.pop(self.prefix + source)
+    def below(self, prefix: str) -> SimDirectory:
+        """The same store, rooted deeper."""
+        return SimDirectory(self, f"{prefix}/")
 
     @contextmanager
-    def _maybe_wrong(self, call: str) -> Iterator[None]:
+    def quiet(self) -> Iterator[None]:
+        """Nothing goes wrong in here, and nobody else acts."""
+        before, self._is_quiet = self._is_quiet, True
+        try:
+            yield
+        finally:
+            self._is_quiet = before
+
+    def change(self, call: str, act: Callable[[], None], half: Callable[[], None]) -> None:
+        """Do something to the files. `half` is what is left of it when the caller dies meanwhile."""
+        if self.tear and not self._is_quiet:
+            self.tear = False
+            self._rng.choice([half, act])()
+            raise CallerCrashed
+        with self.answering(call):
+            act()
+
+    @contextmanager
+    def answering(self, call: str) -> Iterator[None]:
+        """One call: refused, done and answered, or done although the reply is lost."""
+        if self._is_quiet:
+            yield
+            return
+        if self._rng.random() < GAP_PROBABILITY:
+            with self.quiet():
+                self.between_calls()
         dice = self._rng.random()
-        if dice < self.trouble / 3 and call in ("write", "publish"):
+        if dice < self.trouble / 3 and call in ("write", "publish", "create"):
             raise StorageFull(f"simulated: disk full in {call}")
         if dice < self.trouble * 2 / 3:
             raise StorageUnavailable(f"simulated: {call} was refused")
@@ -84,30 +73,85 @@ class SimStorage:
         if dice < self.trouble:
             raise StorageUnavailable(f"simulated: the reply to {call} was lost")
 
-    @contextmanager
-    def _maybe_torn(self, path: str, content: bytes) -> Iterator[None]:
-        if self.tear:
-            self.tear = False
-            self.files[self.prefix + path] = content[: self._rng.randrange(len(content) + 1)]
-            raise CallerCrashed
-        yield
+    def some_of(self, content: bytes) -> bytes:
+        """What a torn write leaves."""
+        return content[: self._rng.randrange(len(content) + 1)]
+
+    def some_names(self, names: list[str]) -> list[str]:
+        return [name for name in names if self._rng.random() < 0.5]
 
 
-class _Below(SimStorage):
-    def __init__(self, root: SimStorage, prefix: str) -> None:
-        self.files = root.files
-        self.prefix = prefix
-        self._root = root
-        self._rng = root._rng
+class SimDirectory:
+    """The storage port on one directory of the store."""
 
-    @property
-    def trouble(self) -> float:  # type: ignore[override]
-        return self._root.trouble
+    def __init__(self, store: SimStorage, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+        self.files = store.files
 
-    @property
-    def tear(self) -> bool:  # type: ignore[override]
-        return self._root.tear
+    def write(self, path: str, data: pa.Buffer | bytes) -> None:
+        content, name = bytes(data), self._prefix + path
+        self._store.change(
+            "write", lambda: self._put(name, content), lambda: self._put(name, self._store.some_of(content))
+        )
 
-    @tear.setter
-    def tear(self, value: bool) -> None:
-        self._root.tear = value
+    def publish(self, path: str, data: bytes) -> None:
+        name = self._prefix + path
+        self._store.change("publish", lambda: self._put(name, bytes(data)), _nothing)
+
+    def create(self, path: str, data: bytes) -> bool:
+        name = self._prefix + path
+        if name in self.files:
+            with self._store.answering("look"):
+                return False
+        created = False
+
+        def act() -> None:
+            nonlocal created
+            if name not in self.files:  # Somebody may have come first, just now.
+                self._put(name, bytes(data))
+                created = True
+
+        self._store.change("create", act, _nothing)
+        return created
+
+    def read(self, path: str) -> pa.Buffer:
+        with self._store.answering("read"):
+            try:
+                return pa.py_buffer(self.files[self._prefix + path])
+            except KeyError:
+                raise FileNotFoundError(path) from None
+
+    def list(self, path: str) -> list[str]:
+        with self._store.answering("list"):
+            root = self._prefix + (f"{path}/" if path else "")
+            length = len(root)
+            return sorted({name[length:].split("/", 1)[0] for name in self.files if name.startswith(root)})
+
+    def delete(self, path: str) -> None:
+        gone = self._prefix + path
+        names = [name for name in self.files if name == gone or name.startswith(f"{gone}/")]
+        self._store.change("delete", lambda: self._remove(names), lambda: self._remove(self._store.some_names(names)))
+
+    def move(self, source: str, target: str) -> None:
+        if self._prefix + source not in self.files:
+            with self._store.answering("look"):
+                raise FileNotFoundError(source)
+
+        def act() -> None:
+            if self._prefix + source not in self.files:
+                raise FileNotFoundError(source)
+            self._put(self._prefix + target, self.files.pop(self._prefix + source))
+
+        self._store.change("move", act, _nothing)
+
+    def _put(self, name: str, content: bytes) -> None:
+        self.files[name] = content
+
+    def _remove(self, names: list[str]) -> None:
+        for name in names:
+            self.files.pop(name, None)
+
+
+def _nothing() -> None:
+    """All or nothing: of such a call no half is ever seen."""

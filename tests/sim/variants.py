@@ -10,8 +10,11 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from weir.connectors.file_sink import FileSinkWriter
+from weir.connectors.parts import PENDING, PartDirectory
+from weir.errors import StorageFull, StorageUnavailable
 from weir.ids import CheckpointId
-from weir.operators.base import Frozen
+from weir.runtime import layout, phases
 from weir.runtime import worker as worker_module
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.driver import Driver
@@ -19,10 +22,12 @@ from weir.runtime.gate import Gate
 from weir.runtime.sink_end import SinkEnd
 from weir.runtime.snapshots import Snapshot, Snapshotter
 from weir.runtime.subtask import SourceSubtask, Subtask
+from weir.runtime.worker import _Builder
 from weir.snapshot.alignment import AtLeastOnceAlignment
 from weir.snapshot.checkpoints import Listing
 from weir.snapshot.coordinator import Coordinator
-from weir.snapshot.elements import Barrier
+from weir.snapshot.elements import Barrier, BarrierCancelled
+from weir.snapshot.manifest import encode
 from weir.snapshot.messages import (
     CheckpointCompleted,
     FinishJob,
@@ -41,6 +46,15 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, original)
+
+
+@contextmanager
+def both(first: AbstractContextManager[None], second: AbstractContextManager[None]) -> Iterator[None]:
+    with first, second:
+        yield
+
+
+# --- Barriers and checkpoints -----------------------------------------------------------------------------
 
 
 def no_alignment() -> AbstractContextManager[None]:
@@ -80,8 +94,7 @@ def position_after_barrier() -> AbstractContextManager[None]:
         if not self._triggers or self.finished:
             return original(self)
         batch = self.reader.poll(self._rows_max)
-        checkpoint = self._triggers.popleft()
-        self._snapshot(checkpoint, {self.context.uid: Frozen(self.reader.position())})
+        self._begin(self._triggers.popleft())
         if batch is not None:
             self.chain.process(batch)
         return True
@@ -173,6 +186,157 @@ def aborted_epoch_dropped() -> AbstractContextManager[None]:
     return patched(Snapshotter, "_written", written)
 
 
+# --- Fencing and storage --------------------------------------------------------------------------------
+
+
+def taken_over_and_does_not_look() -> AbstractContextManager[None]:
+    """A driver does not look whether another has taken the job over."""
+    return patched(CheckpointStore, "_check_newest", lambda self, attempt: None)
+
+
+def claim_without_a_second_look() -> AbstractContextManager[None]:
+    """An attempt starts from what was there before it was claimed, not from what is there after."""
+    original = CheckpointStore.claim
+
+    def claim(self: CheckpointStore) -> Any:
+        before, attempt = self.listing(), self._take_attempt()
+        stale = patched(CheckpointStore, "listing", lambda self: before)
+        with both(stale, patched(CheckpointStore, "_take_attempt", lambda self: attempt)):
+            return original(self)
+
+    return patched(CheckpointStore, "claim", claim)
+
+
+def late_manifest_of_an_old_attempt_counts() -> AbstractContextManager[None]:
+    """Every manifest that is there counts, whoever wrote it and when."""
+    return patched(Listing, "valid_published", property(lambda self: self.published))
+
+
+def manifest_replaced() -> AbstractContextManager[None]:
+    """A manifest is written over one with the same id."""
+
+    def publish(self: CheckpointStore, manifest: Any) -> None:
+        self._storage.publish(layout.manifest_path(manifest.checkpoint), encode(manifest))
+        self._check_newest(manifest.attempt)
+
+    return patched(CheckpointStore, "publish", publish)
+
+
+def discard_deletes_files_of_others() -> AbstractContextManager[None]:
+    """Clearing up after an aborted checkpoint removes what other attempts wrote under its id."""
+
+    def discard(self: CheckpointStore, checkpoint: CheckpointId, attempt: Any) -> None:
+        self._storage.delete(layout.checkpoint_directory(checkpoint))
+
+    return patched(CheckpointStore, "discard", discard)
+
+
+def unknown_outcome_is_a_failure() -> AbstractContextManager[None]:
+    """A manifest whose write was not answered is taken for one that does not exist."""
+    original = Driver._published
+
+    def published(self: Driver, manifest: Any, result: Any) -> None:
+        if isinstance(result, StorageUnavailable):
+            result = StorageFull(str(result))
+        original(self, manifest, result)
+
+    return patched(Driver, "_published", published)
+
+
+def state_files_without_attempt() -> AbstractContextManager[None]:
+    """State files of all attempts have the same names."""
+    return patched(layout, "state_prefix", lambda attempt: "a-")
+
+
+# --- Sources and sinks ----------------------------------------------------------------------------------
+
+
+def restored_positions_ignored() -> AbstractContextManager[None]:
+    """Sources start again from the beginning."""
+    original = _Builder._source
+
+    def source(self: Any, operator: Any, spec: Any, common: Any) -> Any:
+        with patched(_Builder, "_restored", lambda self, context: None):
+            return original(self, operator, spec, common)
+
+    return patched(_Builder, "_source", source)
+
+
+def restored_epochs_not_committed() -> AbstractContextManager[None]:
+    """After a restart nobody commits what the restored checkpoint says is still to be committed."""
+    original = SinkEnd.open
+
+    def open_(self: SinkEnd, restored: Any, checkpoint: Any) -> None:
+        if restored is not None:
+            parts = [replace(part, value={"pending": []}) for part in restored.inline]
+            restored = replace(restored, inline=parts)
+        original(self, restored, checkpoint)
+
+    return patched(SinkEnd, "open", open_)
+
+
+def parts_without_attempt() -> AbstractContextManager[None]:
+    """Part files of all attempts have the same names."""
+    original = FileSinkWriter._cut
+
+    def cut(self: FileSinkWriter) -> Any:
+        name, batches = original(self)
+        self._written[-1] = replace(name, attempt=0)
+        return self._written[-1], batches
+
+    return patched(FileSinkWriter, "_cut", cut)
+
+
+def void_parts_committed() -> AbstractContextManager[None]:
+    """At the end every pending part becomes visible, whether or not a checkpoint names it."""
+
+    def finish(self: PartDirectory) -> None:
+        for name in self._storage.list(PENDING):
+            self._storage.move(f"{PENDING}/{name}", name)
+
+    def keep(self: PartDirectory, context: Any, keep: Any) -> None:
+        return None
+
+    return both(patched(PartDirectory, "finish", finish), patched(PartDirectory, "remove_void", keep))
+
+
+def lost_reply_loses_the_epoch() -> AbstractContextManager[None]:
+    """A commit whose reply was lost is taken as done before all its epochs are."""
+    original = SinkEnd._committed
+
+    def committed(self: SinkEnd, commit: Any, result: Any) -> None:
+        original(self, commit, None if isinstance(result, StorageUnavailable) else result)
+
+    return patched(SinkEnd, "_committed", committed)
+
+
+# --- Order ----------------------------------------------------------------------------------------------
+
+
+def cancel_overtakes_a_barrier() -> AbstractContextManager[None]:
+    """The cancel marker of an aborted trigger leaves at once, before older triggers that wait."""
+
+    def abort(self: SourceSubtask, checkpoint: CheckpointId) -> None:
+        Subtask.abort(self, checkpoint)
+        if checkpoint in self._triggers:
+            self._triggers.remove(checkpoint)
+            self._gate.mark(BarrierCancelled(checkpoint))
+
+    return patched(SourceSubtask, "abort", abort)
+
+
+def early_messages_dropped() -> AbstractContextManager[None]:
+    """What a task tells before all its peers run is forgotten."""
+    original = Driver.hear
+
+    def hear(self: Driver, message: Any) -> None:
+        if isinstance(self.phase, phases.Deploying) and isinstance(message, SubtaskFinished):
+            return
+        original(self, message)
+
+    return patched(Driver, "hear", hear)
+
+
 VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     variant.__name__: variant
     for variant in (
@@ -188,5 +352,19 @@ VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         retired_before_publication,
         barrier_overtakes_rows,
         aborted_epoch_dropped,
+        taken_over_and_does_not_look,
+        claim_without_a_second_look,
+        late_manifest_of_an_old_attempt_counts,
+        manifest_replaced,
+        discard_deletes_files_of_others,
+        unknown_outcome_is_a_failure,
+        state_files_without_attempt,
+        restored_positions_ignored,
+        restored_epochs_not_committed,
+        parts_without_attempt,
+        void_parts_committed,
+        lost_reply_loses_the_epoch,
+        cancel_overtakes_a_barrier,
+        early_messages_dropped,
     )
 }

@@ -1,0 +1,149 @@
+"""What simulated jobs read from and write to: a source of small random batches, and a transactional system."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from weir.errors import CheckpointError, StorageUnavailable
+from weir.ids import CheckpointId
+from weir.operators.base import InlinePart, OperatorContext
+from weir.operators.sink import Sink, SinkWriter
+from weir.operators.source import Source, SourceReader
+from weir.snapshot.messages import Json
+
+SCHEMA = pa.schema([("id", pa.int64()), ("key", pa.int64()), ("value", pa.int64())])
+KEYS = 7
+
+Row = tuple[int, int, int]
+
+
+def make_rows(first: int, count: int) -> list[Row]:
+    return [(i, (i * 7919) % KEYS, (i * 31) % 100) for i in range(first, first + count)]
+
+
+def to_batch(rows: Sequence[tuple[int, ...]], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
+    columns = list(zip(*rows, strict=True)) if rows else [[] for _ in schema]
+    return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+
+class SimSource(Source):
+    """`splits` contiguous runs of rows, handed out in small random batches, sometimes none."""
+
+    def __init__(self, rng: random.Random, first: int, per_split: int, splits: int) -> None:
+        self.rng = rng
+        self.first = first
+        self.per_split = per_split
+        self.splits = splits
+
+    @property
+    def schema(self) -> pa.Schema:
+        return SCHEMA
+
+    @property
+    def bounded(self) -> bool:
+        return True
+
+    def reader(self) -> SourceReader:
+        return SimReader(self)
+
+
+class SimReader(SourceReader):
+    def __init__(self, source: SimSource) -> None:
+        self._source = source
+        self._next: dict[int, int] = {}
+
+    def open(self, context: OperatorContext, restored: Sequence[InlinePart] | None) -> None:
+        mine = [s for s in range(self._source.splits) if s % context.parallelism == context.index]
+        positions = {int(s): n for part in restored or () for s, n in part.value.items()}
+        self._next = {split: positions.get(split, 0) for split in mine}
+
+    def poll(self, rows_max: int) -> pa.RecordBatch | None:
+        rng = self._source.rng
+        open_splits = [s for s, n in self._next.items() if n < self._source.per_split]
+        if not open_splits or rng.random() < 0.2:
+            return None
+        split = rng.choice(open_splits)
+        start = self._next[split]
+        count = min(rng.randint(1, 6), self._source.per_split - start, rows_max)
+        self._next[split] = start + count
+        return to_batch(make_rows(self._source.first + split * self._source.per_split + start, count))
+
+    @property
+    def finished(self) -> bool:
+        return all(n >= self._source.per_split for n in self._next.values())
+
+    def position(self) -> Json:
+        return {str(split): n for split, n in self._next.items()}
+
+    @property
+    def wait_ms(self) -> float:
+        return 0.3
+
+
+class External:
+    """A transactional system outside the job: prepared transactions wait, committed ones are visible for good."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.prepared: dict[str, list[tuple[Any, ...]]] = {}
+        self.committed: dict[str, list[tuple[Any, ...]]] = {}
+        self.trouble = 0.0
+        self.rng = rng
+
+    def reply(self) -> None:
+        """The reply to something that has been done may be lost."""
+        if self.rng.random() < self.trouble:
+            raise StorageUnavailable("simulated: the reply of the external system was lost")
+
+    def rows_of(self, uid: str) -> list[tuple[Any, ...]]:
+        """What readers of one sink's output see."""
+        return [row for name, rows in self.committed.items() if name.startswith(f"{uid}/") for row in rows]
+
+
+class SimSink(Sink):
+    def __init__(self, external: External) -> None:
+        self.external = external
+
+    def writer(self) -> SinkWriter:
+        return SimWriter(self.external)
+
+
+class SimWriter(SinkWriter):
+    def __init__(self, external: External) -> None:
+        self._external = external
+        self._rows: list[tuple[Any, ...]] = []
+
+    def open(self, context: OperatorContext, restored: Sequence[Json] | None) -> None:
+        self._prefix = f"{context.uid}/{context.index}/{context.attempt}"
+        for name in list(self._external.prepared):
+            uid, index, attempt, _ = name.split("/")
+            mine = uid == context.uid and int(index) % context.parallelism == context.index
+            # Older ones were handed on, perhaps at another parallelism: their names do not tell whose they are now.
+            if mine and int(attempt) == context.attempt - 1 and name not in (restored or ()):
+                del self._external.prepared[name]
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._rows += list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+    def prepare(self, checkpoint: CheckpointId) -> Callable[[], Json]:
+        rows, self._rows = self._rows, []
+        name = f"{self._prefix}/{checkpoint}"
+
+        def durable() -> Json:
+            if not rows:
+                return None
+            self._external.prepared[name] = rows
+            return name
+
+        return durable
+
+    def commit(self, committables: Sequence[Json]) -> None:
+        for name in committables:
+            if name in self._external.prepared:
+                self._external.committed[name] = self._external.prepared.pop(name)
+            elif name not in self._external.committed:
+                raise CheckpointError(f"transaction {name} is gone: rows are lost")
+            self._external.reply()

@@ -1,0 +1,100 @@
+"""What can go wrong in a simulated run: each fault is a function of the world, drawn with the step that it falls on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from weir.errors import StorageUnavailable
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+FAULT_STEPS = 1_500
+"""Faults fall within the first so many steps; afterwards the job must finish."""
+
+
+def kill_task(world: World) -> None:
+    if tasks := world.alive_tasks():
+        world.rng.choice(tasks).die("SIGKILL")
+
+
+def freeze_task(world: World) -> None:
+    if tasks := world.alive_tasks():
+        task = world.rng.choice(tasks)
+        task.frozen_until_ms = world.clock.time_ms + world.rng.choice([3, 40, 350])
+        world.log(f"{task.label} is frozen until {task.frozen_until_ms:.0f}ms")
+
+
+def crash_driver(world: World) -> None:
+    world.crash_driver(world.driver, "SIGKILL")
+
+
+def second_driver(world: World) -> None:
+    """Somebody believes that the driver is dead and starts it again; it is not, and goes on."""
+    world.log("a second driver is started beside the first")
+    world.start_driver(resume=True)
+
+
+def tear_change(world: World) -> None:
+    world.storage.tear = True
+
+
+def reset_channel(world: World) -> None:
+    stages = [stage for stage in world.stages.values() if not stage.doomed and stage.remote]
+    if not stages:
+        return
+    stage = world.rng.choice(stages)
+    id, channel = world.rng.choice(stage.remote)
+    world.log(f"channel {id} of attempt {stage.attempt} is reset")
+    channel.wire.clear()
+    for end in (id.source, id.target):
+        if stage.tasks[end].alive:
+            stage.tasks[end].guard(_break_stream)
+
+
+def _break_stream() -> None:
+    raise StorageUnavailable("the stream to a peer broke")
+
+
+def storage_trouble(world: World) -> None:
+    world.storage.trouble = world.rng.choice([0.02, 0.1, 0.3])
+
+
+def external_trouble(world: World) -> None:
+    world.external.trouble = 0.3
+
+
+def calm(world: World) -> None:
+    world.storage.trouble = world.external.trouble = 0.0
+
+
+Fault = Callable[["World"], None]
+
+FAULTS: list[Fault] = [
+    *[kill_task] * 4,
+    freeze_task,
+    *[crash_driver] * 2,
+    second_driver,
+    tear_change,
+    reset_channel,
+    *[storage_trouble] * 2,
+    external_trouble,
+    calm,
+]
+
+AMBUSHES: list[Fault] = [*[kill_task] * 3, *[crash_driver] * 2, *[second_driver] * 2, tear_change, storage_trouble]
+"""What strikes at the worst moment: when a checkpoint is about to be published, discarded or retired."""
+
+
+def draw_faults(rng: random.Random) -> list[tuple[int, Fault]]:
+    """When, in steps, and what. Some runs see none."""
+    count = rng.choice([0, 1, 2, 4, 6, 9])
+    # Most runs are over after some hundred steps, so most faults fall early.
+    drawn = [(10 + int(rng.random() ** 2 * (FAULT_STEPS - 10)), rng.choice(FAULTS)) for _ in range(count)]
+    return sorted(drawn, key=lambda fault: fault[0])
+
+
+def draw_ambushes(rng: random.Random) -> list[Fault]:
+    return [rng.choice(AMBUSHES) for _ in range(rng.choice([0, 1, 2, 4]))]

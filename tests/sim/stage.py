@@ -1,0 +1,184 @@
+"""The tasks of one simulated attempt: production workers over simulated ports, in processes that can die or freeze."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.ports import SimBackground, SimChannel, SimControl, SimTransport
+from tests.sim.storage import CallerCrashed
+from weir.errors import JobError, ProtocolViolation, WeirError
+from weir.ids import AttemptId, ChannelId, TaskIndex
+from weir.runtime import layout
+from weir.runtime.worker import Worker, WorkerConfig, WorkerPorts
+from weir.snapshot.manifest import decode
+from weir.snapshot.messages import DeployTask, StopTask, TaskFailed, TaskRegistered, ToTask
+
+if TYPE_CHECKING:
+    from tests.sim.world import SimDriver, World
+
+HEARTBEAT_MS = 10.0
+
+
+class SimulationFailed(AssertionError):
+    """The job did something that it must never do."""
+
+
+class SimTask:
+    """One task process of one attempt."""
+
+    def __init__(self, world: World, stage: SimStage, task: TaskIndex) -> None:
+        self.world = world
+        self.stage = stage
+        self.task = task
+        self.control = SimControl()
+        self.background = SimBackground()
+        self.inbox: deque[ToTask] = deque()
+        self.on_the_way: deque[ToTask] = deque()
+        self.worker: Worker | None = None
+        self.alive = True
+        self.started = False
+        self.frozen_until_ms = 0.0
+        self.beat_ms = 0.0
+
+    @property
+    def label(self) -> str:
+        return f"task {self.stage.attempt}.{self.task}"
+
+    def step(self) -> None:
+        """What the task's loop does in one turn."""
+        self.guard(self._turn)
+
+    def guard(self, act: Callable[[], None]) -> None:
+        """Run something in this process: an error ends it, as it would on Spark."""
+        try:
+            act()
+        except ProtocolViolation as error:
+            raise SimulationFailed(f"{self.label}: {error}") from error
+        except (WeirError, OSError) as error:
+            code = error.code if isinstance(error, WeirError) else type(error).__name__
+            self.control.send(TaskFailed(self.stage.attempt, self.task, str(error), code, isinstance(error, JobError)))
+            self.world.log(f"{self.label} failed: {error}")
+            self.die(f"task {self.task} failed")
+        except CallerCrashed:
+            self.die("killed in the middle of a write")
+
+    def _turn(self) -> None:
+        if not self.started:
+            self.started = True
+            self.control.send(TaskRegistered(self.stage.attempt, self.task, f"sim:{self.task}", 0))
+            return
+        while self.inbox:
+            self._order(self.inbox.popleft())
+            if not self.alive:
+                return
+        if self.worker is None:
+            return
+        self.worker.step()
+        if self.world.clock.time_ms >= self.beat_ms:
+            self.beat_ms = self.world.clock.time_ms + HEARTBEAT_MS
+            self.worker.heartbeat()
+
+    def _order(self, order: ToTask) -> None:
+        if isinstance(order, DeployTask):
+            self._deploy(order)
+        elif self.worker is not None:
+            self.worker.handle(order)
+        if isinstance(order, StopTask):
+            self.leave()
+
+    def _deploy(self, order: DeployTask) -> None:
+        storage, job = self.world.job_storage, self.world.job
+        manifest = None
+        if order.restore is not None:
+            manifest = decode(storage.read(layout.manifest_path(order.restore)).to_pybytes())
+        config = WorkerConfig("sim", self.stage.plan, self.task, self.stage.attempt, job.checkpoints.mode, job.settings)
+        ports = WorkerPorts(self.world.clock, SimTransport(self.stage.channels), self.control, self.background, storage)
+        self.worker = Worker(config, ports)
+        self.worker.open(manifest)
+
+    def leave(self) -> None:
+        """Exit in good order: what has begun in the background is waited for, the rest is dropped."""
+        while self.background.waiting:
+            work, _ = self.background.waiting.popleft()
+            if self.world.rng.random() < 0.5:
+                run_quietly(work)
+        if self.worker is not None:
+            self.worker.close()
+        self.alive = False
+        self.stage.task_ended(None)
+
+    def die(self, reason: str) -> None:
+        """Die at once. Work that a thread had begun may still reach storage, later."""
+        if not self.alive:
+            return
+        self.alive = False
+        self.world.orphans += [work for work, _ in self.background.waiting if self.world.rng.random() < 0.5]
+        self.world.log(f"{self.label} died: {reason}")
+        if self.world.rng.random() < 0.7:
+            self.stage.lost.append((self.task, reason))
+        self.stage.task_ended(reason)
+
+
+class SimStage:
+    """The barrier stage of one attempt: when one task fails, the stage fails; the others may linger."""
+
+    def __init__(self, world: World, owner: SimDriver, attempt: AttemptId) -> None:
+        self.attempt = attempt
+        self.owner = owner
+        self.plan = owner.plan
+        capacity = world.job.settings.channel_batches_max
+        self.channels: dict[ChannelId, SimChannel] = {
+            channel: SimChannel(capacity, channel.source == channel.target) for channel in self.plan.channels
+        }
+        self.remote = [(id, channel) for id, channel in self.channels.items() if id.source != id.target]
+        self.tasks = [SimTask(world, self, TaskIndex(i)) for i in range(self.plan.parallelism)]
+        self.lost: deque[tuple[TaskIndex, str]] = deque()
+        self.error: str | None = None
+        self.told = False
+        self.doomed = False
+
+    def task_ended(self, error: str | None) -> None:
+        if error is not None:
+            self.error = self.error or error
+            self.doomed = True
+
+    @property
+    def over(self) -> bool:
+        """Whether Spark would say so: it does not wait for killed tasks to be gone."""
+        return self.doomed or not any(task.alive for task in self.tasks)
+
+    @property
+    def gone(self) -> bool:
+        return self.told and not any(task.alive or task.control.to_driver for task in self.tasks)
+
+
+class SimCluster:
+    """One driver's Cluster port."""
+
+    def __init__(self, world: World, owner: SimDriver) -> None:
+        self._world = world
+        self._owner = owner
+
+    def launch(self, attempt: AttemptId) -> None:
+        self._world.log(f"{self._owner.name} launches attempt {attempt}, parallelism {self._owner.plan.parallelism}")
+        self._world.stages[attempt] = SimStage(self._world, self._owner, attempt)
+
+    def send(self, attempt: AttemptId, task: TaskIndex, message: ToTask) -> None:
+        stage = self._world.stages.get(attempt)
+        if stage is not None and stage.tasks[task].alive:
+            stage.tasks[task].on_the_way.append(message)
+
+    def kill(self, attempt: AttemptId) -> None:
+        if stage := self._world.stages.get(attempt):
+            stage.doomed = True
+            stage.error = stage.error or "killed by the driver"
+
+
+def run_quietly(work: Callable[[], Any]) -> None:
+    """Work of a process that is gone: whatever comes of it, nobody hears."""
+    try:
+        work()
+    except (Exception, CallerCrashed):
+        return
