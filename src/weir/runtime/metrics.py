@@ -1,17 +1,34 @@
-"""What tasks tell with their heartbeats, added up for people.
+"""How subtasks spend their time; and what tasks tell with their heartbeats, added up for people.
 
-Comes in: the latest metrics of every task. Goes out: one mapping per operator with
-its rows, bytes and backpressure. Pure.
+Comes in: steps with their times, and the latest metrics of every task. Goes out: one
+mapping per operator with its rows, bytes and backpressure. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from weir.snapshot.messages import Json
 
 COUNTERS = ("rows_in", "rows_out", "bytes_in", "bytes_out")
+
+
+@dataclass
+class TimeSpent:
+    """One subtask's time by activity. A task's subtasks take turns: between two of its turns a subtask is counted as
+    being in the condition in which its last turn left it."""
+
+    since_ms: float
+    activity: str = "idle"
+    totals_ms: dict[str, float] = field(default_factory=dict)
+
+    def stepped(self, activity: str, started_ms: float, ended_ms: float) -> None:
+        totals = self.totals_ms
+        totals[self.activity] = totals.get(self.activity, 0.0) + started_ms - self.since_ms
+        totals[activity] = totals.get(activity, 0.0) + ended_ms - started_ms
+        self.activity, self.since_ms = activity, ended_ms
 
 
 def operator_metrics(tasks: Iterable[Json]) -> list[dict[str, Any]]:

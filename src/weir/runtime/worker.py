@@ -20,6 +20,7 @@ from weir.operators.sink import Sink
 from weir.operators.source import Source
 from weir.runtime.chain import Chain, Link
 from weir.runtime.gate import Gate
+from weir.runtime.metrics import TimeSpent
 from weir.runtime.ports import Background, Clock, Control, Storage, Transport
 from weir.runtime.sink_end import SinkEnd
 from weir.runtime.snapshots import Snapshotter, restored_part
@@ -71,23 +72,26 @@ class Worker:
         self._ports = ports
         self._subtasks: list[Subtask] = []
         self._finished: set[SubtaskId] = set()
-        self._spent_ms: dict[tuple[SubtaskId, Activity], float] = {}
-        self._stepped_ms = ports.clock.now_ms()
+        self._spent: dict[SubtaskId, TimeSpent] = {}
         self.stopped: StopTask | None = None
 
     def open(self, manifest: Manifest | None) -> None:
         """Build every subtask, with its state from the checkpoint to restore, if there is one."""
         for subtask in self._config.plan.hosted_by(self._config.task):
             self._subtasks.append(_Builder(self._config, self._ports, subtask, manifest).build())
+            self._spent[subtask] = TimeSpent(self._ports.clock.now_ms())
         self._ports.control.send(TaskRunning(self._config.attempt, self._config.task))
 
     def step(self) -> bool:
         """One step of every subtask; False when none of them could do anything."""
         progressed = False
+        started_ms = self._ports.clock.now_ms()
         for subtask in self._subtasks:
             activity = subtask.step()
             progressed = progressed or activity is Activity.BUSY
-            self._account(subtask, activity)
+            ended_ms = self._ports.clock.now_ms()
+            self._spent[subtask.id].stepped(activity.value, started_ms, ended_ms)
+            started_ms = ended_ms
             if subtask.finished and subtask.id not in self._finished:
                 self._finished.add(subtask.id)
                 self._ports.control.send(SubtaskFinished(self._config.attempt, subtask.id))
@@ -138,14 +142,9 @@ class Worker:
         for subtask in self._subtasks:
             act(subtask)
 
-    def _account(self, subtask: Subtask, activity: Activity) -> None:
-        now_ms = self._ports.clock.now_ms()
-        spent = (subtask.id, activity)
-        self._spent_ms[spent] = self._spent_ms.get(spent, 0.0) + now_ms - self._stepped_ms
-        self._stepped_ms = now_ms
-
     def _subtask_metrics(self, subtask: Subtask) -> dict[str, Any]:
         operators: list[tuple[str, str, Any]] = []
+        spent_ms = self._spent[subtask.id].totals_ms
         if isinstance(subtask, SourceSubtask):
             operators.append((subtask.context.uid, subtask.context.name, subtask.counters))
         operators += [(link.uid, link.name, link.counters) for link in subtask.chain.links]
@@ -156,7 +155,7 @@ class Worker:
             "index": subtask.id.index,
             "finished": subtask.finished,
             "lag": subtask.reader.lag if isinstance(subtask, SourceSubtask) else None,
-            "spent_ms": {a.value: round(self._spent_ms.get((subtask.id, a), 0.0), 1) for a in Activity},
+            "spent_ms": {a.value: round(spent_ms.get(a.value, 0.0), 1) for a in Activity},
             "operators": [{"uid": uid, "name": name, **vars(counters)} for uid, name, counters in operators],
         }
 

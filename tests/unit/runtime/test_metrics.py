@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weir.runtime.metrics import operator_metrics
+from weir.runtime.metrics import TimeSpent, operator_metrics
 
 
 def operator(uid: str, rows_in: int, rows_out: int) -> dict[str, Any]:
@@ -39,6 +39,16 @@ def test_backpressure_is_the_share_of_time_with_a_full_output() -> None:
     ]
     (source,) = operator_metrics(tasks)
     assert (source["busy"], source["backpressure"]) == (0.3, 0.3)
+
+
+def test_between_two_turns_a_subtask_is_as_its_last_turn_left_it() -> None:
+    spent = TimeSpent(since_ms=0.0)
+    spent.stepped("busy", 5.0, 6.0)  # idle before, then one millisecond of work
+    spent.stepped("blocked", 8.0, 8.5)  # others had their turns: it still had work
+    spent.stepped("blocked", 30.0, 30.0)  # the task napped, since the output stayed full
+    spent.stepped("idle", 31.0, 31.0)
+    spent.stepped("idle", 131.0, 131.0)  # the task napped, since there was nothing to do
+    assert spent.totals_ms == {"idle": 105.0, "busy": 3.0, "blocked": 23.0}
 
 
 def test_a_task_that_has_done_nothing_yet_is_under_no_pressure() -> None:
