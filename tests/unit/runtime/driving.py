@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.sim.ports import SimBackground, SimClock
-from tests.unit.runtime.fakes import FaultyStorage, Pass, Script, Shelf, operator, plan_of, run_all
+from tests.unit.runtime.fakes import FaultyStorage, Pass, Script, Shelf, operator, plan_of, run_all, run_one
 from weir.config import Checkpoints, FixedDelay, JobConfig, Restart, Settings
 from weir.graph.plan import Forward, Plan
 from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex
@@ -189,3 +192,87 @@ class Stage:
 
     def said(self, kind: str) -> list[dict[str, Any]]:
         return [notice.detail for notice in self.notices if notice.kind == kind]
+
+
+# --- How each phase is reached --------------------------------------------------------------------------
+
+
+def created() -> Stage:
+    return Stage()
+
+
+def adopting() -> Stage:
+    stage = Stage()
+    stage.driver.start()
+    return stage
+
+
+def claiming() -> Stage:
+    stage = adopting()
+    run_one(stage.background)
+    return stage
+
+
+def launching() -> Stage:
+    return Stage().begin()
+
+
+def deploying() -> Stage:
+    return launching().register()
+
+
+def running() -> Stage:
+    return deploying().run()
+
+
+def stopping() -> Stage:
+    return running().fail()
+
+
+def waiting() -> Stage:
+    return stopping().stage_ends()
+
+
+def cancelling() -> Stage:
+    stage = running()
+    stage.driver.cancel()
+    return stage
+
+
+def finishing() -> Stage:
+    """Everything is committed; tasks have been told to leave."""
+    return running().finish_subtasks().complete(1).commit(1)
+
+
+def noting() -> Stage:
+    """… and have left: only the last note in storage is missing."""
+    return finishing().stage_ends()
+
+
+def ended() -> Stage:
+    stage = noting()
+    run_all(stage.background)
+    return stage
+
+
+PHASES: dict[Callable[[], Stage], type] = {
+    created: phases.Created,
+    adopting: phases.Claiming,
+    claiming: phases.Claiming,
+    launching: phases.Launching,
+    deploying: phases.Deploying,
+    running: phases.Running,
+    stopping: phases.Stopping,
+    waiting: phases.Waiting,
+    cancelling: phases.Stopping,
+    finishing: phases.Stopping,
+    noting: phases.Stopping,
+    ended: phases.Ended,
+}
+each_phase = pytest.mark.parametrize("reach", PHASES, ids=lambda reach: reach.__name__)
+
+
+def phases_named(*names: str) -> pytest.MarkDecorator:
+    chosen = [reach for reach in PHASES if reach.__name__ in names]
+    assert len(chosen) == len(names)
+    return pytest.mark.parametrize("reach", chosen, ids=lambda reach: reach.__name__)

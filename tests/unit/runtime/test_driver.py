@@ -6,8 +6,23 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.runtime.driving import DELAY_MS, HEARTBEAT_MS, LAUNCH_MS, STOP_MS, Stage, two_tasks
-from tests.unit.runtime.fakes import FaultyStorage, run_all, run_one
+from tests.unit.runtime.driving import (
+    DELAY_MS,
+    HEARTBEAT_MS,
+    LAUNCH_MS,
+    PHASES,
+    Stage,
+    adopting,
+    claiming,
+    deploying,
+    each_phase,
+    launching,
+    phases_named,
+    running,
+    two_tasks,
+    waiting,
+)
+from tests.unit.runtime.fakes import FaultyStorage, run_all
 from weir.config import FixedDelay, NoRestart
 from weir.errors import JobError, OwnershipError, ProtocolViolation, StorageUnavailable, UserCodeError
 from weir.ids import AttemptId, TaskIndex
@@ -15,87 +30,6 @@ from weir.runtime import phases
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.phases import Outcome
 from weir.snapshot.messages import DeployTask, Heartbeat, StopTask, TaskRegistered
-
-
-def created() -> Stage:
-    return Stage()
-
-
-def adopting() -> Stage:
-    stage = Stage()
-    stage.driver.start()
-    return stage
-
-
-def claiming() -> Stage:
-    stage = adopting()
-    run_one(stage.background)
-    return stage
-
-
-def launching() -> Stage:
-    return Stage().begin()
-
-
-def deploying() -> Stage:
-    return launching().register()
-
-
-def running() -> Stage:
-    return deploying().run()
-
-
-def stopping() -> Stage:
-    return running().fail()
-
-
-def waiting() -> Stage:
-    return stopping().stage_ends()
-
-
-def cancelling() -> Stage:
-    stage = running()
-    stage.driver.cancel()
-    return stage
-
-
-def finishing() -> Stage:
-    """Everything is committed; tasks have been told to leave."""
-    return running().finish_subtasks().complete(1).commit(1)
-
-
-def noting() -> Stage:
-    """… and have left: only the last note in storage is missing."""
-    return finishing().stage_ends()
-
-
-def ended() -> Stage:
-    stage = noting()
-    run_all(stage.background)
-    return stage
-
-
-PHASES: dict[Callable[[], Stage], type] = {
-    created: phases.Created,
-    adopting: phases.Claiming,
-    claiming: phases.Claiming,
-    launching: phases.Launching,
-    deploying: phases.Deploying,
-    running: phases.Running,
-    stopping: phases.Stopping,
-    waiting: phases.Waiting,
-    cancelling: phases.Stopping,
-    finishing: phases.Stopping,
-    noting: phases.Stopping,
-    ended: phases.Ended,
-}
-each_phase = pytest.mark.parametrize("reach", PHASES, ids=lambda reach: reach.__name__)
-
-
-def phases_named(*names: str) -> pytest.MarkDecorator:
-    chosen = [reach for reach in PHASES if reach.__name__ in names]
-    assert len(chosen) == len(names)
-    return pytest.mark.parametrize("reach", chosen, ids=lambda reach: reach.__name__)
 
 
 @each_phase
@@ -322,115 +256,6 @@ def test_a_message_that_is_not_known_is_our_bug() -> None:
     stage = running()
     with pytest.raises(ProtocolViolation, match="unexpected"):
         stage.hear(StopTask(AttemptId(1), cancelled=True))  # type: ignore[arg-type]
-
-
-# --- Leaving ------------------------------------------------------------------------------------------
-
-
-def test_tasks_that_do_not_leave_are_killed_and_then_left_alone() -> None:
-    stage = stopping()
-    stage.pass_ms(STOP_MS - 1)
-    assert stage.cluster.killed == []
-    stage.pass_ms(1)
-    assert stage.cluster.killed == [1]
-    stage.pass_ms(STOP_MS - 1)
-    assert isinstance(stage.phase, phases.Stopping)
-    stage.pass_ms(1)
-    assert isinstance(stage.phase, phases.Waiting)
-    assert stage.cluster.killed == [1]
-
-
-def test_a_killed_stage_that_ends_is_not_waited_for_any_longer() -> None:
-    stage = stopping().pass_ms(STOP_MS).stage_ends("killed")
-    assert isinstance(stage.phase, phases.Waiting)
-
-
-def test_the_end_is_told_once() -> None:
-    stage = finishing().stage_ends().stage_ends()
-    assert len(stage.background.waiting) == 1
-    run_all(stage.background)
-    assert [detail["outcome"] for detail in stage.said("ended")] == ["finished"]
-
-
-def test_a_job_whose_last_note_takes_long_kills_nobody_and_does_not_spin() -> None:
-    stage = noting()
-    assert stage.driver.next_due_ms() is None
-    stage.pass_ms(STOP_MS).pass_ms(STOP_MS)
-    assert stage.cluster.killed == []
-    run_all(stage.background)
-    assert stage.ended.outcome is Outcome.FINISHED
-
-
-def test_a_job_is_finished_although_the_last_note_cannot_be_written() -> None:
-    stage = noting()
-    stage.storage.fail("publish", StorageUnavailable("no"))
-    run_all(stage.background)
-    assert stage.ended.outcome is Outcome.FINISHED
-
-
-def test_tasks_of_a_finished_job_are_told_that_everything_is_committed() -> None:
-    assert finishing().cluster.told(StopTask) == [StopTask(AttemptId(1), cancelled=False)]
-
-
-def test_a_finished_job_whose_tasks_do_not_leave_is_still_finished() -> None:
-    stage = finishing().pass_ms(STOP_MS).pass_ms(STOP_MS)
-    run_all(stage.background)
-    assert stage.ended.outcome is Outcome.FINISHED
-
-
-def test_a_stage_that_fails_while_a_finished_job_leaves_is_of_no_interest() -> None:
-    stage = finishing().stage_ends("an executor was lost")
-    run_all(stage.background)
-    assert stage.ended == phases.Ended(Outcome.FINISHED, None)
-
-
-# --- Cancelling ---------------------------------------------------------------------------------------
-
-
-@phases_named("created", "adopting", "claiming", "waiting")
-def test_a_cancel_while_no_attempt_runs_ends_the_job_at_once(reach: Callable[[], Stage]) -> None:
-    stage = reach()
-    stage.driver.cancel()
-    assert stage.ended.outcome is Outcome.CANCELLED
-    launched = list(stage.cluster.launched)
-    run_all(stage.background)
-    stage.pass_ms(100_000)
-    assert stage.cluster.launched == launched
-    assert stage.ended.outcome is Outcome.CANCELLED
-
-
-@phases_named("launching", "deploying", "running")
-def test_a_cancel_asks_the_tasks_to_leave_first(reach: Callable[[], Stage]) -> None:
-    stage = reach()
-    stage.driver.cancel()
-    assert stage.cluster.told(StopTask) == [StopTask(AttemptId(1), cancelled=True)]
-    assert stage.driver.status == "stopping"
-    stage.stage_ends()
-    assert stage.ended == phases.Ended(Outcome.CANCELLED, None)
-
-
-def test_a_cancel_while_a_failed_attempt_is_being_left_prevents_the_restart() -> None:
-    stage = stopping()
-    stage.driver.cancel()
-    stage.stage_ends()
-    assert stage.ended.outcome is Outcome.CANCELLED
-
-
-def test_a_cancel_does_not_hide_that_the_job_has_failed_for_good() -> None:
-    stage = running().fail("bad schema", fatal=True)
-    stage.driver.cancel()
-    stage.stage_ends()
-    assert stage.ended == phases.Ended(Outcome.FAILED, "bad schema")
-
-
-@phases_named("finishing", "noting", "ended")
-def test_a_cancel_comes_too_late_once_everything_is_committed(reach: Callable[[], Stage]) -> None:
-    stage = reach()
-    stage.driver.cancel()
-    if isinstance(stage.phase, phases.Stopping) and not stage.phase.ended:
-        stage.stage_ends()
-    run_all(stage.background)
-    assert stage.ended.outcome is Outcome.FINISHED
 
 
 # --- Storage ------------------------------------------------------------------------------------------

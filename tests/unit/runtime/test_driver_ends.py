@@ -1,0 +1,121 @@
+"""How attempts are left and jobs end: stopping, killing, cancelling in every phase."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.unit.runtime.driving import STOP_MS, Stage, finishing, noting, phases_named, running, stopping
+from tests.unit.runtime.fakes import run_all
+from weir.errors import StorageUnavailable
+from weir.ids import AttemptId
+from weir.runtime import phases
+from weir.runtime.phases import Outcome
+from weir.snapshot.messages import StopTask
+
+# --- Leaving ------------------------------------------------------------------------------------------
+
+
+def test_tasks_that_do_not_leave_are_killed_and_then_left_alone() -> None:
+    stage = stopping()
+    stage.pass_ms(STOP_MS - 1)
+    assert stage.cluster.killed == []
+    stage.pass_ms(1)
+    assert stage.cluster.killed == [1]
+    stage.pass_ms(STOP_MS - 1)
+    assert isinstance(stage.phase, phases.Stopping)
+    stage.pass_ms(1)
+    assert isinstance(stage.phase, phases.Waiting)
+    assert stage.cluster.killed == [1]
+
+
+def test_a_killed_stage_that_ends_is_not_waited_for_any_longer() -> None:
+    stage = stopping().pass_ms(STOP_MS).stage_ends("killed")
+    assert isinstance(stage.phase, phases.Waiting)
+
+
+def test_the_end_is_told_once() -> None:
+    stage = finishing().stage_ends().stage_ends()
+    assert len(stage.background.waiting) == 1
+    run_all(stage.background)
+    assert [detail["outcome"] for detail in stage.said("ended")] == ["finished"]
+
+
+def test_a_job_whose_last_note_takes_long_kills_nobody_and_does_not_spin() -> None:
+    stage = noting()
+    assert stage.driver.next_due_ms() is None
+    stage.pass_ms(STOP_MS).pass_ms(STOP_MS)
+    assert stage.cluster.killed == []
+    run_all(stage.background)
+    assert stage.ended.outcome is Outcome.FINISHED
+
+
+def test_a_job_is_finished_although_the_last_note_cannot_be_written() -> None:
+    stage = noting()
+    stage.storage.fail("publish", StorageUnavailable("no"))
+    run_all(stage.background)
+    assert stage.ended.outcome is Outcome.FINISHED
+
+
+def test_tasks_of_a_finished_job_are_told_that_everything_is_committed() -> None:
+    assert finishing().cluster.told(StopTask) == [StopTask(AttemptId(1), cancelled=False)]
+
+
+def test_a_finished_job_whose_tasks_do_not_leave_is_still_finished() -> None:
+    stage = finishing().pass_ms(STOP_MS).pass_ms(STOP_MS)
+    run_all(stage.background)
+    assert stage.ended.outcome is Outcome.FINISHED
+
+
+def test_a_stage_that_fails_while_a_finished_job_leaves_is_of_no_interest() -> None:
+    stage = finishing().stage_ends("an executor was lost")
+    run_all(stage.background)
+    assert stage.ended == phases.Ended(Outcome.FINISHED, None)
+
+
+# --- Cancelling ---------------------------------------------------------------------------------------
+
+
+@phases_named("created", "adopting", "claiming", "waiting")
+def test_a_cancel_while_no_attempt_runs_ends_the_job_at_once(reach: Callable[[], Stage]) -> None:
+    stage = reach()
+    stage.driver.cancel()
+    assert stage.ended.outcome is Outcome.CANCELLED
+    launched = list(stage.cluster.launched)
+    run_all(stage.background)
+    stage.pass_ms(100_000)
+    assert stage.cluster.launched == launched
+    assert stage.ended.outcome is Outcome.CANCELLED
+
+
+@phases_named("launching", "deploying", "running")
+def test_a_cancel_asks_the_tasks_to_leave_first(reach: Callable[[], Stage]) -> None:
+    stage = reach()
+    stage.driver.cancel()
+    assert stage.cluster.told(StopTask) == [StopTask(AttemptId(1), cancelled=True)]
+    assert stage.driver.status == "stopping"
+    stage.stage_ends()
+    assert stage.ended == phases.Ended(Outcome.CANCELLED, None)
+
+
+def test_a_cancel_while_a_failed_attempt_is_being_left_prevents_the_restart() -> None:
+    stage = stopping()
+    stage.driver.cancel()
+    stage.stage_ends()
+    assert stage.ended.outcome is Outcome.CANCELLED
+
+
+def test_a_cancel_does_not_hide_that_the_job_has_failed_for_good() -> None:
+    stage = running().fail("bad schema", fatal=True)
+    stage.driver.cancel()
+    stage.stage_ends()
+    assert stage.ended == phases.Ended(Outcome.FAILED, "bad schema")
+
+
+@phases_named("finishing", "noting", "ended")
+def test_a_cancel_comes_too_late_once_everything_is_committed(reach: Callable[[], Stage]) -> None:
+    stage = reach()
+    stage.driver.cancel()
+    if isinstance(stage.phase, phases.Stopping) and not stage.phase.ended:
+        stage.stage_ends()
+    run_all(stage.background)
+    assert stage.ended.outcome is Outcome.FINISHED
