@@ -38,6 +38,8 @@ class CheckpointStore:
         self._job = job
         self._retries_max = retries_max
         self._oldest_kept = CheckpointId(0)
+        self._run: str | None = None
+        self._attempt: AttemptId | None = None
 
     def check_free(self, run: str, resume: bool) -> None:
         """Refuse a directory that another job, or a run that could still be resumed, has filled. Changes nothing."""
@@ -57,6 +59,7 @@ class CheckpointStore:
 
     def adopt(self, run: str, resume: bool) -> bool:
         """Take the directory over for this run, or refuse. True when an earlier run is being resumed."""
+        self._run = run
         body = json.dumps({"job": self._job, "run": run}).encode()
         if self._storage.create(layout.JOB_FILE, body):
             return False
@@ -167,16 +170,20 @@ class CheckpointStore:
 
     def _take_attempt(self) -> AttemptId:
         while True:
-            attempt = self.listing().next_attempt
-            if self._storage.create(layout.claim_path(attempt), b"{}"):
+            listing = self.listing()
+            # The first claim of a run takes the job over; a restart does not take it back from a newer driver.
+            newer = [a for a in listing.claimed if self._attempt is not None and a > self._attempt]
+            if newer and not all(self._is_ours(attempt) for attempt in newer):
+                raise self._overtaken(max(newer), self._attempt)
+            attempt = listing.next_attempt
+            if self._storage.create(layout.claim_path(attempt), json.dumps({"run": self._run}).encode()):
+                self._attempt = attempt
                 return attempt
 
-    def _check_no_checkpoint(self) -> None:
-        if self.listing().newest is not None:
-            raise OwnershipError(
-                f"job {self._job!r} has checkpoints of an earlier run here; pass resume=True (weir run --resume) to go "
-                "on from the last of them, or use another name or location, or delete the directory"
-            )
+    def _is_ours(self, attempt: AttemptId) -> bool:
+        """Whether this run made a claim: one of its own may have been made although the reply was lost."""
+        claim = json.loads(self._storage.read(layout.claim_path(attempt)).to_pybytes())
+        return self._run is not None and claim.get("run") == self._run
 
     def _owner(self) -> dict[str, Any] | None:
         try:
@@ -198,10 +205,13 @@ class CheckpointStore:
     def _check_newest(self, attempt: AttemptId) -> None:
         newer = [a for name in self._storage.list(layout.ATTEMPTS) if (a := layout.claimed_attempt(name)) is not None]
         if newer and max(newer) > attempt:
-            raise OwnershipError(
-                f"another driver has taken over job {self._job!r} with attempt {max(newer)}; this one (attempt "
-                f"{attempt}) stops and commits nothing more"
-            )
+            raise self._overtaken(max(newer), attempt)
+
+    def _overtaken(self, newer: AttemptId, own: AttemptId | None) -> OwnershipError:
+        return OwnershipError(
+            f"another driver has taken over job {self._job!r} with attempt {newer}; this one (attempt {own}) stops and "
+            "commits nothing more"
+        )
 
     def _clear(self) -> None:
         # Claims stay: a driver or task of the old run that still lives must find that it was overtaken.

@@ -195,6 +195,29 @@ def test_a_driver_that_was_overtaken_between_its_claim_and_its_start_does_not_ru
         store.claim()
 
 
+def test_a_driver_that_was_overtaken_does_not_take_the_job_back_when_it_restarts() -> None:
+    storage = FaultyStorage()
+    old, new = store_of(storage), store_of(storage)
+    old.adopt("run-1", resume=False)
+    old.publish(manifest(1, old.claim().attempt))
+    new.adopt("run-2", resume=True)
+    assert newest(new.claim()) == (2, 1)
+    with pytest.raises(OwnershipError, match=r"taken over job .job. with attempt 2; this one \(attempt 1\) stops"):
+        old.claim()
+    assert newest(new.claim()) == (3, 1)
+
+
+def test_a_claim_of_ours_whose_reply_was_lost_is_not_taken_for_another_drivers() -> None:
+    storage = FaultyStorage()
+    store = store_of(storage)
+    store.adopt("run-1", resume=False)
+    store.claim()
+    storage.lose_reply("create", LOST)
+    with pytest.raises(StorageUnavailable):
+        store.claim()
+    assert store.claim().attempt == 3
+
+
 def test_a_manifest_that_an_old_attempt_writes_after_the_new_one_has_started_does_not_count() -> None:
     storage = FaultyStorage()
     old, new = store_of(storage), store_of(storage)
