@@ -27,13 +27,22 @@ def freeze_task(world: World) -> None:
         world.log(f"{task.label} is frozen until {task.frozen_until_ms:.0f}ms")
 
 
+def delay_line(world: World) -> None:
+    """What a task tells its driver arrives late, perhaps when the next attempt runs."""
+    if tasks := world.alive_tasks():
+        task = world.rng.choice(tasks)
+        task.heard_after_ms = world.clock.time_ms + world.rng.choice([5, 25, 60, 250])
+        world.log(f"{task.label} is not heard until {task.heard_after_ms:.0f}ms")
+
+
 def crash_driver(world: World) -> None:
     world.crash_driver(world.driver, "SIGKILL")
 
 
 def second_driver(world: World) -> None:
-    """Somebody believes that the driver is dead and starts it again; it is not, and goes on."""
-    world.log("a second driver is started beside the first")
+    """The driver freezes; somebody believes that it is dead and starts another; then it thaws and goes on."""
+    world.driver.frozen_until_ms = world.clock.time_ms + world.rng.choice([0, 5, 20, 60])
+    world.log(f"{world.driver.name} freezes until {world.driver.frozen_until_ms:.0f}ms; another is started")
     world.start_driver(resume=True)
 
 
@@ -75,6 +84,7 @@ Fault = Callable[["World"], None]
 FAULTS: list[Fault] = [
     *[kill_task] * 4,
     freeze_task,
+    *[delay_line] * 2,
     *[crash_driver] * 2,
     second_driver,
     tear_change,
@@ -84,8 +94,15 @@ FAULTS: list[Fault] = [
     calm,
 ]
 
-AMBUSHES: list[Fault] = [*[kill_task] * 3, *[crash_driver] * 2, *[second_driver] * 2, tear_change, storage_trouble]
-"""What strikes at the worst moment: when a checkpoint is about to be published, discarded or retired."""
+AMBUSHES: list[Fault] = [
+    *[kill_task] * 3,
+    delay_line,
+    *[crash_driver] * 2,
+    *[second_driver] * 2,
+    tear_change,
+    storage_trouble,
+]
+"""What strikes at the worst moment: while a checkpoint is being taken, published, discarded or retired."""
 
 
 def draw_faults(rng: random.Random) -> list[tuple[int, Fault]]:

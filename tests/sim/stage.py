@@ -13,7 +13,7 @@ from weir.ids import AttemptId, ChannelId, TaskIndex
 from weir.runtime import layout
 from weir.runtime.worker import Worker, WorkerConfig, WorkerPorts
 from weir.snapshot.manifest import decode
-from weir.snapshot.messages import DeployTask, StopTask, TaskFailed, TaskRegistered, ToTask
+from weir.snapshot.messages import DeployTask, StopTask, TaskFailed, TaskRegistered, ToTask, TriggerCheckpoint
 
 if TYPE_CHECKING:
     from tests.sim.world import SimDriver, World
@@ -40,6 +40,7 @@ class SimTask:
         self.alive = True
         self.started = False
         self.frozen_until_ms = 0.0
+        self.heard_after_ms = 0.0
         self.beat_ms = 0.0
 
     @property
@@ -116,6 +117,9 @@ class SimTask:
         self.alive = False
         self.world.orphans += [work for work, _ in self.background.waiting if self.world.rng.random() < 0.5]
         self.world.log(f"{self.label} died: {reason}")
+        if self.world.rng.random() < 0.3:
+            # Its last words are still on their way.
+            self.heard_after_ms = self.world.clock.time_ms + self.world.rng.choice([8, 20, 50])
         if self.world.rng.random() < 0.7:
             self.stage.lost.append((self.task, reason))
         self.stage.task_ended(reason)
@@ -138,6 +142,8 @@ class SimStage:
         self.error: str | None = None
         self.told = False
         self.doomed = False
+        self.linger = world.rng.choice([0.3, 0.03])
+        """How likely a task that is to be killed is killed, each time that Spark looks."""
 
     def task_ended(self, error: str | None) -> None:
         if error is not None:
@@ -169,6 +175,8 @@ class SimCluster:
         stage = self._world.stages.get(attempt)
         if stage is not None and stage.tasks[task].alive:
             stage.tasks[task].on_the_way.append(message)
+        if isinstance(message, TriggerCheckpoint) and task == 0:
+            self._world.maybe_ambush(within_steps=200)
 
     def kill(self, attempt: AttemptId) -> None:
         if stage := self._world.stages.get(attempt):

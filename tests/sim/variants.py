@@ -6,7 +6,7 @@ The simulation must catch every one of them, or it proves nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from weir.snapshot.coordinator import Coordinator
 from weir.snapshot.elements import Barrier, BarrierCancelled
 from weir.snapshot.manifest import encode
 from weir.snapshot.messages import (
+    AttemptStarted,
     CheckpointCompleted,
     FinishJob,
     PublishManifest,
@@ -49,8 +50,10 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 @contextmanager
-def both(first: AbstractContextManager[None], second: AbstractContextManager[None]) -> Iterator[None]:
-    with first, second:
+def all_of(*changes: AbstractContextManager[None]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for change in changes:
+            stack.enter_context(change)
         yield
 
 
@@ -75,15 +78,32 @@ def commit_before_publication() -> AbstractContextManager[None]:
 
 
 def old_attempt_is_heard() -> AbstractContextManager[None]:
-    """What tasks of an older attempt say counts for the current one."""
-    original = Driver.hear
+    """What tasks of an older attempt acknowledge counts for the current one, which gives the same ids out again."""
+    hear, claimed, started = Driver.hear, Driver._claimed, Coordinator._attempt_started
 
-    def hear(self: Driver, message: Any) -> None:
-        if self.attempt is not None:
+    def hear_anyone(self: Driver, message: Any) -> None:
+        if self.attempt is not None and isinstance(message, SnapshotTaken):
             message = replace(message, attempt=self.attempt)
-        original(self, message)
+        hear(self, message)
 
-    return patched(Driver, "hear", hear)
+    def forget(self: Driver, result: Any) -> None:
+        self._next_checkpoint = CheckpointId(1)
+        claimed(self, result)
+
+    def count_anew(self: Coordinator, event: Any, now_ms: float) -> Any:
+        self._next_checkpoint = event.next_checkpoint
+        return started(self, event, now_ms)
+
+    def above_manifests(self: Listing) -> CheckpointId:
+        return CheckpointId(max([0, *(entry.checkpoint for entry in self.published)]) + 1)
+
+    handlers = {**Coordinator.handlers, AttemptStarted: count_anew}
+    return all_of(
+        patched(Driver, "hear", hear_anyone),
+        patched(Driver, "_claimed", forget),
+        patched(Coordinator, "handlers", handlers),
+        patched(Listing, "next_checkpoint", property(above_manifests)),
+    )
 
 
 def position_after_barrier() -> AbstractContextManager[None]:
@@ -201,7 +221,7 @@ def claim_without_a_second_look() -> AbstractContextManager[None]:
     def claim(self: CheckpointStore) -> Any:
         before, attempt = self.listing(), self._take_attempt()
         stale = patched(CheckpointStore, "listing", lambda self: before)
-        with both(stale, patched(CheckpointStore, "_take_attempt", lambda self: attempt)):
+        with all_of(stale, patched(CheckpointStore, "_take_attempt", lambda self: attempt)):
             return original(self)
 
     return patched(CheckpointStore, "claim", claim)
@@ -297,7 +317,7 @@ def void_parts_committed() -> AbstractContextManager[None]:
     def keep(self: PartDirectory, context: Any, keep: Any) -> None:
         return None
 
-    return both(patched(PartDirectory, "finish", finish), patched(PartDirectory, "remove_void", keep))
+    return all_of(patched(PartDirectory, "finish", finish), patched(PartDirectory, "remove_void", keep))
 
 
 def lost_reply_loses_the_epoch() -> AbstractContextManager[None]:

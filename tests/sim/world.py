@@ -39,6 +39,9 @@ DRIVERS_MAX = 12
 
 AMBUSH_PROBABILITY = 0.25
 
+SLOWNESS = 0.2
+"""How often a slow task or wire does what a fast one does at once."""
+
 
 class SimDriver:
     """One driver process: the production driver, its background threads, and the plan that it was started with."""
@@ -49,6 +52,7 @@ class SimDriver:
         self.plan = job.plan(world.rng)
         self.background = AmbushedBackground(world, self)
         self.alive = True
+        self.frozen_until_ms = 0.0
         self._world = world
         # What the launcher does before anything starts.
         with world.storage.quiet():
@@ -73,6 +77,10 @@ class SimDriver:
             notify=self._noticed,
         )
         self.driver.start()
+
+    @property
+    def awake(self) -> bool:
+        return self.alive and self._world.clock.time_ms >= self.frozen_until_ms
 
     @property
     def ended(self) -> phases.Ended | None:
@@ -102,7 +110,7 @@ class AmbushedBackground(SimBackground):
     def run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         super().run(work, done)
         if isinstance(self._driver.driver.phase, phases.Running):
-            self._world.maybe_ambush()
+            self._world.maybe_ambush(within_steps=1)
 
 
 class World:
@@ -128,7 +136,10 @@ class World:
         self.is_tidy = True
         self.faults = faults.draw_faults(self.rng)
         self.ambushes = faults.draw_ambushes(self.rng)
-        self._ambush: faults.Fault | None = None
+        self._ambush: tuple[int, faults.Fault] | None = None
+        # Backpressure needs somebody who is slow: the tasks of one index, or the wires between tasks.
+        self.slow_task = self.rng.choice([None, None, 0, 1, 2])
+        self.slow_wire = self.rng.random() < 0.2
         self.drivers: list[SimDriver] = []
         self._driver_count = 0
         self.start_driver(resume=False)
@@ -168,6 +179,7 @@ class World:
         self.faults, self.ambushes, self._ambush = [], [], None
         faults.calm(self)
         self.storage.tear = False
+        self.slow_task, self.slow_wire = None, False
 
     def _step(self) -> None:
         self.steps += 1
@@ -179,8 +191,9 @@ class World:
         self.clock.time_ms += pace * self.rng.random() / (2 + len(tasks))
         dice = self.rng.random()
         if dice < 0.5:
-            if tasks:
-                self.rng.choice(tasks).step()
+            task = self.rng.choice(tasks) if tasks else None
+            if task is not None and (task.task != self.slow_task or self.rng.random() < SLOWNESS):
+                task.step()
         elif dice < 0.75:
             for _ in range(self.rng.randint(1, 3)):
                 self._deliver()
@@ -189,7 +202,7 @@ class World:
         else:
             self._stages()
         for driver in self.drivers:
-            due_ms = driver.driver.next_due_ms() if driver.alive else None
+            due_ms = driver.driver.next_due_ms() if driver.awake else None
             if due_ms is not None and self.clock.time_ms >= due_ms:
                 driver.driver.tick()
 
@@ -202,12 +215,14 @@ class World:
         """One thing that is on its way arrives: control messages and channel elements keep their order per line."""
         choices: list[tuple[Callable[..., None], Any]] = []
         for stage in self.stages.values():
+            listening_ms = stage.owner.frozen_until_ms
             for task in stage.tasks:
-                if task.control.to_driver:
+                if task.control.to_driver and self.clock.time_ms >= max(task.heard_after_ms, listening_ms):
                     choices.append((self._to_driver, task))
                 if task.on_the_way and task.alive:
                     choices.append((self._to_task, task))
-            choices += [(SimChannel.deliver, channel) for _, channel in stage.remote if channel.wire]
+            if not self.slow_wire or self.rng.random() < SLOWNESS:
+                choices += [(SimChannel.deliver, channel) for _, channel in stage.remote if channel.wire]
         if choices:
             act, subject = self.rng.choice(choices)
             act(subject)
@@ -224,7 +239,7 @@ class World:
         if self.orphans and self.rng.random() < 0.3:
             self._run_orphan()
         owners: list[SimTask | SimDriver] = [task for task in self.alive_tasks() if task.background.waiting]
-        owners += [driver for driver in self.drivers if driver.alive and driver.background.waiting]
+        owners += [driver for driver in self.drivers if driver.awake and driver.background.waiting]
         if not owners:
             return
         owner = self.rng.choice(owners)
@@ -239,6 +254,7 @@ class World:
         others = [driver for driver in self.drivers[:-1] if driver.alive and driver.background.waiting]
         if others:
             other = self.rng.choice(others)
+            other.frozen_until_ms = 0.0  # It thaws at the worst moment.
             work, done = other.background.take(0)
             other.guard(lambda: done(outcome_of(work)))
 
@@ -248,18 +264,17 @@ class World:
     def _stages(self) -> None:
         for attempt, stage in list(self.stages.items()):
             owner = stage.owner
-            if stage.lost:
+            if stage.lost and (owner.awake or not owner.alive):
                 task, reason = stage.lost.popleft()
                 if owner.alive:
                     owner.driver.task_lost(attempt, task, reason)
-            if stage.doomed and self.rng.random() < 0.3:
+            if stage.doomed and self.rng.random() < stage.linger:
                 victims = [task for task in stage.tasks if task.alive]
                 if victims and self.clock.time_ms >= victims[0].frozen_until_ms:
                     self.rng.choice(victims).die("killed by Spark with its stage")
-            if stage.over and not stage.told and self.rng.random() < 0.5:
+            if stage.over and not stage.told and owner.awake and self.rng.random() < 0.5:
                 stage.told = True
-                if owner.alive:
-                    owner.driver.stage_ended(attempt, stage.error)
+                owner.driver.stage_ended(attempt, stage.error)
             if stage.gone:
                 del self.stages[attempt]
 
@@ -268,16 +283,16 @@ class World:
     def _maybe_break(self) -> None:
         if self.steps == faults.FAULT_STEPS:
             self.stop_faults()
-        if self._ambush is not None:
-            ambush, self._ambush = self._ambush, None
+        if self._ambush is not None and self.steps >= self._ambush[0]:
+            ambush, self._ambush = self._ambush[1], None
             ambush(self)
         while self.faults and self.faults[0][0] <= self.steps:
             self.faults.pop(0)[1](self)
 
-    def maybe_ambush(self) -> None:
-        """Something delicate has begun: a good moment for the next ambush, at the next step."""
-        if self.ambushes and self.rng.random() < AMBUSH_PROBABILITY:
-            self._ambush = self.ambushes.pop()
+    def maybe_ambush(self, within_steps: int) -> None:
+        """Something delicate has begun: a good moment for the next ambush."""
+        if self.ambushes and self._ambush is None and self.rng.random() < AMBUSH_PROBABILITY:
+            self._ambush = (self.steps + self.rng.randint(1, within_steps), self.ambushes.pop())
 
     # --- Drivers -----------------------------------------------------------------------------------------
 
