@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import threading
 from collections import Counter
 from pathlib import Path
@@ -17,7 +16,6 @@ from weir import connectors as io
 from weir.errors import ConfigError, PlanError, UserCodeError
 from weir.testing import LocalResult, collect_local, run_local
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "testing.md"
 ROWS = [(n, n % 7, n % 100) for n in range(400)]
 SCHEMA = "id long, key long, value long"
 
@@ -195,10 +193,3 @@ def test_sinks_are_left_alone_unless_they_are_asked_for(tmp_path: Path) -> None:
     env.from_collection(ROWS, SCHEMA).write(io.FileSink(tmp_path / "out"), uid="files")
     assert run_local(env)["files"].num_rows == len(ROWS)
     assert not (tmp_path / "out").exists()
-
-
-def test_the_examples_of_the_document_run() -> None:
-    flags = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
-    result = doctest.testfile(str(DOCUMENT), module_relative=False, optionflags=flags)
-    assert result.attempted > 10
-    assert result.failed == 0
