@@ -24,7 +24,7 @@ def check(world: World) -> None:
         check_no_leaks(world)
     world.linger()
     with world.storage.quiet():
-        exactly_once = world.job.checkpoints.mode == "exactly_once"
+        exactly_once = world.job.checkpoints.mode != "at_least_once"
         for expectation in world.job.expectations:
             committed = committed_rows(world, expectation)
             if exactly_once:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from weir.errors import StorageUnavailable
+from weir.runtime import phases
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -44,6 +45,17 @@ def second_driver(world: World) -> None:
     world.driver.frozen_until_ms = world.clock.time_ms + world.rng.choice([0, 5, 20, 60])
     world.log(f"{world.driver.name} freezes until {world.driver.frozen_until_ms:.0f}ms; another is started")
     world.start_driver(resume=True)
+
+
+def cancel_job(world: World) -> None:
+    """The user cancels the job, whatever it is doing, and goes on later from its last checkpoint."""
+    world.log(f"{world.driver.name} is cancelled")
+    world.driver.driver.cancel()
+
+
+def request_checkpoint(world: World) -> None:
+    if isinstance(world.driver.driver.phase, phases.Running):
+        world.driver.driver.request_checkpoint()
 
 
 def tear_change(world: World) -> None:
@@ -87,6 +99,8 @@ FAULTS: list[Fault] = [
     *[delay_line] * 2,
     *[crash_driver] * 2,
     second_driver,
+    cancel_job,
+    *[request_checkpoint] * 2,
     tear_change,
     reset_channel,
     *[storage_trouble] * 2,
@@ -107,7 +121,7 @@ AMBUSHES: list[Fault] = [
 
 def draw_faults(rng: random.Random) -> list[tuple[int, Fault]]:
     """When, in steps, and what. Some runs see none."""
-    count = rng.choice([0, 1, 2, 4, 6, 9])
+    count = rng.choice([0, 1, 3, 5, 7, 10])
     # Most runs are over after some hundred steps, so most faults fall early.
     drawn = [(10 + int(rng.random() ** 2 * (FAULT_STEPS - 10)), rng.choice(FAULTS)) for _ in range(count)]
     return sorted(drawn, key=lambda fault: fault[0])

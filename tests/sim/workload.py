@@ -243,11 +243,11 @@ def draw_checkpoints(rng: random.Random) -> Checkpoints:
     # A time-out that a checkpoint cannot meet makes the job restart for ever: short ones only where many are tolerated.
     tolerable_failures = rng.choice([0, 2, 100])
     return Checkpoints(
-        every=rng.choice(["1ms", "3ms", "8ms", "25ms", "80ms"]),
+        every=rng.choice(["1ms", "3ms", "3ms", "8ms", "8ms", "25ms", "80ms", None]),
         timeout=rng.choice(["20ms", "50ms", "1s"] if tolerable_failures == 100 else ["1s", "5s"]),
         min_pause=rng.choice(["0ms", "0ms", "3ms"]),
         max_concurrent=rng.choice([1, 1, 2, 4]),
         tolerable_failures=tolerable_failures,
         retain=rng.choice([1, 2, 3]),
-        mode=rng.choice(["exactly_once"] * 6 + ["at_least_once"]),
+        mode=rng.choice(["exactly_once"] * 10 + ["at_least_once", "at_least_once", "none"]),
     )

@@ -39,6 +39,9 @@ DRIVERS_MAX = 12
 
 AMBUSH_PROBABILITY = 0.25
 
+RESUMED_AT_THE_END = 0.1
+"""How often a driver dies when the job is finished, and the job is resumed all the same."""
+
 SLOWNESS = 0.2
 """How often a slow task or wire does what a fast one does at once."""
 
@@ -148,7 +151,7 @@ class World:
 
     def run(self) -> None:
         """Step until a driver has finished the job."""
-        while not any(driver.ended and driver.ended.outcome is Outcome.FINISHED for driver in self.drivers):
+        while not self._has_finished():
             if self.steps > STEPS_MAX:
                 raise SimulationFailed(
                     f"the job did not finish in {STEPS_MAX} steps; driver: {self.driver.driver.phase}"
@@ -164,6 +167,16 @@ class World:
         self.stop_faults()
         for sink in self.sinks:
             sink.finish()
+
+    def _has_finished(self) -> bool:
+        for driver in self.drivers:
+            if driver.ended and driver.ended.outcome is Outcome.FINISHED:
+                if self.rng.random() > RESUMED_AT_THE_END or self._driver_count == DRIVERS_MAX:
+                    return True
+                # It dies before it has told anybody: whoever resumes the job finds nothing left to do.
+                self.crash_driver(driver, "SIGKILL at the very end")
+                return False
+        return False
 
     def linger(self) -> None:
         """Let what is left of old attempts and drivers go on for a while: it must not change anything."""
@@ -329,7 +342,7 @@ class World:
             ended = driver.ended
             if ended is None or ended.outcome is Outcome.FINISHED:
                 continue
-            if not self._was_overtaken(ended):
+            if ended.outcome is not Outcome.CANCELLED and not self._was_overtaken(ended):
                 raise SimulationFailed(f"{driver.name} ended as {ended}")
             self._bury(driver)
         if not self.drivers:
