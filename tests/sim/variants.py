@@ -18,7 +18,6 @@ from weir.runtime import layout, phases
 from weir.runtime import worker as worker_module
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.driver import Driver
-from weir.runtime.gate import Gate
 from weir.runtime.sink_end import SinkEnd
 from weir.runtime.snapshots import Snapshot, Snapshotter
 from weir.runtime.subtask import SourceSubtask, Subtask
@@ -26,7 +25,7 @@ from weir.runtime.worker import _Builder
 from weir.snapshot.alignment import AtLeastOnceAlignment
 from weir.snapshot.checkpoints import Listing
 from weir.snapshot.coordinator import Coordinator
-from weir.snapshot.elements import Barrier, BarrierCancelled
+from weir.snapshot.elements import Barrier
 from weir.snapshot.manifest import encode
 from weir.snapshot.messages import (
     AttemptStarted,
@@ -181,19 +180,6 @@ def retired_before_publication() -> AbstractContextManager[None]:
     return patched(CheckpointStore, "publish", publish)
 
 
-def barrier_overtakes_rows() -> AbstractContextManager[None]:
-    """A barrier jumps the queue of what waits for a full channel."""
-
-    def mark(self: Gate, marker: Any) -> None:
-        for lane in self._lanes:
-            if isinstance(marker, Barrier) and lane.waiting:
-                lane.waiting.appendleft(marker)
-            else:
-                lane.push(marker)
-
-    return patched(Gate, "mark", mark)
-
-
 def aborted_epoch_dropped() -> AbstractContextManager[None]:
     """The rows of an aborted checkpoint's epoch are forgotten rather than carried to the next."""
     original = Snapshotter._written
@@ -240,15 +226,6 @@ def manifest_replaced() -> AbstractContextManager[None]:
         self._check_newest(manifest.attempt)
 
     return patched(CheckpointStore, "publish", publish)
-
-
-def discard_deletes_files_of_others() -> AbstractContextManager[None]:
-    """Clearing up after an aborted checkpoint removes what other attempts wrote under its id."""
-
-    def discard(self: CheckpointStore, checkpoint: CheckpointId, attempt: Any) -> None:
-        self._storage.delete(layout.checkpoint_directory(checkpoint))
-
-    return patched(CheckpointStore, "discard", discard)
 
 
 def unknown_outcome_is_a_failure() -> AbstractContextManager[None]:
@@ -333,18 +310,6 @@ def lost_reply_loses_the_epoch() -> AbstractContextManager[None]:
 # --- Order ----------------------------------------------------------------------------------------------
 
 
-def cancel_overtakes_a_barrier() -> AbstractContextManager[None]:
-    """The cancel marker of an aborted trigger leaves at once, before older triggers that wait."""
-
-    def abort(self: SourceSubtask, checkpoint: CheckpointId) -> None:
-        Subtask.abort(self, checkpoint)
-        if checkpoint in self._triggers:
-            self._triggers.remove(checkpoint)
-            self._gate.mark(BarrierCancelled(checkpoint))
-
-    return patched(SourceSubtask, "abort", abort)
-
-
 def early_messages_dropped() -> AbstractContextManager[None]:
     """What a task tells before all its peers run is forgotten."""
     original = Driver.hear
@@ -370,13 +335,11 @@ VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         restore_of_the_oldest,
         declined_counts_as_taken,
         retired_before_publication,
-        barrier_overtakes_rows,
         aborted_epoch_dropped,
         taken_over_and_does_not_look,
         claim_without_a_second_look,
         late_manifest_of_an_old_attempt_counts,
         manifest_replaced,
-        discard_deletes_files_of_others,
         unknown_outcome_is_a_failure,
         state_files_without_attempt,
         restored_positions_ignored,
@@ -384,7 +347,6 @@ VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         parts_without_attempt,
         void_parts_committed,
         lost_reply_loses_the_epoch,
-        cancel_overtakes_a_barrier,
         early_messages_dropped,
     )
 }
