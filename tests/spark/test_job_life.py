@@ -35,13 +35,12 @@ from tests.spark.helpers import (
 )
 from weir import connectors as io
 from weir.errors import JobError, JobFailed, OwnershipError, SlotsMissing
-from weir.runtime.spark import slots
+from weir.runtime.spark import recommended_settings, slots, stop_embedded
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 
 PATIENCE_S = 120.0
 ROWS = 200_000
-ROOT = Path(__file__).parents[2]
 
 Submit = Callable[..., Any]
 
@@ -297,48 +296,62 @@ def test_a_second_driver_that_resumes_a_running_job_takes_it_over_and_the_first_
 
 
 @pytest.fixture
-def standalone(tmp_path: Path) -> Iterator[str]:
-    """A master and a worker with two cores, each a process of its own, on loopback."""
+def standalone(tmp_path: Path) -> Iterator[Any]:
+    """A session on a standalone master, with one worker of two cores: each a process of its own, on loopback.
+
+    Its test comes last in this file: a process holds one Spark at a time, and the embedded one is stopped.
+    """
     import pyspark
+    from pyspark.sql import SparkSession
 
     home = Path(pyspark.__file__).parent
-    address = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    variables = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        master = f"spark://127.0.0.1:{free.getsockname()[1]}"
+        port = str(free.getsockname()[1])
+    master = f"spark://127.0.0.1:{port}"
     started: list[subprocess.Popen[bytes]] = []
 
     def start(kind: str, *arguments: str) -> None:
         command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *arguments]
+        command += ["--host", "127.0.0.1", "--webui-port", "0"]
         with (tmp_path / f"{kind}.log").open("wb") as log:
             started.append(
-                subprocess.Popen(command, env={**os.environ, **address}, stdout=log, stderr=subprocess.STDOUT)
+                subprocess.Popen(command, env={**os.environ, **variables}, stdout=log, stderr=subprocess.STDOUT)
             )
 
-    common = ("--host", "127.0.0.1", "--webui-port", "0")
-    start("master.Master", *common, "--port", master.rsplit(":", 1)[1])
+    start("master.Master", "--port", port)
+    # At the same time: a worker tries again until its master is there.
+    start("worker.Worker", "--cores", "2", "--memory", "1g", "--work-dir", str(tmp_path / "work"), master)
+    stop_embedded()
     poll(lambda: "Starting Spark master" in (tmp_path / "master.Master.log").read_text(), PATIENCE_S)
-    start("worker.Worker", *common, "--cores", "2", "--memory", "1g", "--work-dir", str(tmp_path / "work"), master)
-    yield master
+    settings = {
+        **recommended_settings(),
+        "spark.master": master,
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",
+    }
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = SparkSession.builder.config(map=settings).getOrCreate()
+    yield session
+    session.stop()
     for process in reversed(started):
         process.terminate()
         process.wait(PATIENCE_S)
 
 
 @pytest.mark.slow
-def test_the_same_script_runs_unchanged_on_a_standalone_master(standalone: str, tmp_path: Path) -> None:
-    job = tmp_path / "job"
-    job.mkdir()
-    open_gate(job)
-    script = str(Path(__file__).parent / "jobs" / "counting.py")
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    command = [sys.executable, "-c", "from weir.service.cli import main; main()", "run", "--no-progress"]
-    done = subprocess.run(
-        [*command, "--master", standalone, script, "--", str(job), str(ROWS)],
-        env={**os.environ, "PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == 0 and "finished" in done.stdout, done.stdout + done.stderr
-    check_output(job, ROWS)
+def test_the_same_job_runs_unchanged_on_a_standalone_master(standalone: Any, tmp_path: Path) -> None:
+    assert standalone.sparkContext.master.startswith("spark://")
+    checkpoints = weir.Checkpoints(every="100ms", to=str(tmp_path / "checkpoints"))
+    env = weir.Environment(standalone, parallelism=2, checkpoints=checkpoints, settings=slow_settings())
+    build_job(env, tmp_path, rows=ROWS)
+    job: Any = env.submit("unchanged")
+    await_checkpoints(job, 2)
+    assert kill(job.process_ids[1])
+    poll(lambda: len(notices_of(job, "attempt_running")) == 2, PATIENCE_S)
+    open_gate(tmp_path)
+    assert job.wait(PATIENCE_S) == "finished"
+    check_output(tmp_path, ROWS)

@@ -90,39 +90,27 @@ def test_a_driver_killed_twice_goes_on_each_time_at_another_parallelism_and_refu
 ) -> None:
     job = tmp_path / "job"
     job.mkdir()
-    script = ["--", str(job), str(ROWS)]
-    first = start(WITH_WEIR, *script)
+    script = [str(job), str(ROWS)]
+    # The same command starts a job and goes on with it: what a supervisor would run.
+    first = start(WITH_PYTHON, *script, "--resume")
     first.await_checkpoints(job, 4)
     orphans = first.kill()
 
     poll(lambda: not any(process.is_running() for process in orphans), PATIENCE_S)
     before = part_bytes(job)
-    over = start(WITH_WEIR, *script)
+    over = start(WITH_WEIR, "--", *script)
     assert over.wait() != 0
     assert "counting" in over.output and "--resume" in over.output and "Traceback" not in over.output, over.output
     assert part_bytes(job) == before, "a run that is refused must change nothing"
 
-    second = start(WITH_WEIR, "--resume", "--parallelism", "3", *script)
+    second = start(WITH_WEIR, "--resume", "--parallelism", "3", "--", *script)
     second.await_checkpoints(job, 4)
     second.kill()
     assert 0 < len(committed_rows(job / "plain")) < ROWS
 
+    # At once, while processes of the run before may linger.
     open_gate(job)
-    third = start(WITH_WEIR, "--resume", "--parallelism", "1", *script)
+    third = start(WITH_PYTHON, *script, "--resume")
     assert third.wait() == 0, third.output
     assert "finished" in third.output
-    check_output(job, ROWS)
-
-
-def test_the_same_command_with_resume_starts_a_job_and_goes_on_with_it_while_old_processes_linger(
-    start: Start, tmp_path: Path
-) -> None:
-    job = tmp_path / "job"
-    job.mkdir()
-    first = start(WITH_PYTHON, str(job), str(ROWS), "--resume")
-    first.await_checkpoints(job, 1)
-    first.kill()
-    open_gate(job)
-    second = start(WITH_PYTHON, str(job), str(ROWS), "--resume")
-    assert second.wait() == 0, second.output
     check_output(job, ROWS)
