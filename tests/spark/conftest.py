@@ -34,7 +34,6 @@ def local_cluster() -> Iterator[Any]:
         **recommended_settings(),
         "spark.master": "local-cluster[2,1,1024]",
         "spark.app.name": "tests",
-        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "OFF",
     }

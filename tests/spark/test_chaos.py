@@ -68,7 +68,6 @@ def patient_spark() -> Iterator[Any]:
         **recommended_settings(),
         "spark.master": "local[*]" if (os.cpu_count() or 1) >= 4 else "local[4]",
         "spark.app.name": "tests",
-        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "OFF",
         "spark.python.task.killTimeout": "10min",

@@ -321,15 +321,14 @@ def standalone(tmp_path: Path) -> Iterator[Any]:
             )
 
     start("master.Master", "--port", port)
-    # At the same time: a worker tries again until its master is there.
-    start("worker.Worker", "--cores", "2", "--memory", "1g", "--work-dir", str(tmp_path / "work"), master)
     stop_embedded()
-    poll(lambda: "Starting Spark master" in (tmp_path / "master.Master.log").read_text(), PATIENCE_S)
+    # Not at the same time: a worker that does not find its master looks again only ten seconds later.
+    poll(lambda: "I have been elected leader" in (tmp_path / "master.Master.log").read_text(), PATIENCE_S)
+    start("worker.Worker", "--cores", "2", "--memory", "1g", "--work-dir", str(tmp_path / "work"), master)
     settings = {
         **recommended_settings(),
         "spark.master": master,
         "spark.driver.host": "127.0.0.1",
-        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "OFF",
     }
