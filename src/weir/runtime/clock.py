@@ -58,11 +58,16 @@ class Mailbox:
             return woken
 
     def drain(self) -> int:
-        """Run what has been posted until now, in order; how many that was. Only for the loop's thread."""
-        count = len(self._calls)
-        for _ in range(count):
-            self._calls.popleft()()
-        return count
+        """Run what has been posted until now, in order; how many that was. For the loop's thread, if it runs."""
+        done = 0
+        for _ in range(len(self._calls)):
+            try:
+                call = self._calls.popleft()
+            except IndexError:  # the loop has ended, and another thread drains too
+                break
+            call()
+            done += 1
+        return done
 
 
 class ThreadBackground:

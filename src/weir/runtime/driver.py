@@ -191,6 +191,11 @@ class Driver:
     # --- What can be asked ---------------------------------------------------------------------------
 
     @property
+    def answering_checkpoint(self) -> CheckpointId:
+        """The first checkpoint that answers a request made now."""
+        return self._coordinator.answering_checkpoint
+
+    @property
     def attempt(self) -> AttemptId | None:
         return self.phase.attempt
 

@@ -6,6 +6,7 @@ that nothing changes while they are put together.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from urllib.parse import quote
 from weir.config import JobConfig
 from weir.errors import JobError, JobFailed
 from weir.graph.plan import Plan, Vertex
+from weir.ids import CheckpointId
 from weir.operators.sink import Sink
 from weir.operators.source import DriverContext, Source
 from weir.runtime import layout, phases
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
+
+_LOG = logging.getLogger(__name__)
 
 NOTICES_MAX = 1_000
 """Notices that a job keeps for people to read."""
@@ -62,7 +66,8 @@ class Job:
         self._ended = threading.Event()
         self._notices: deque[Notice] = deque(maxlen=NOTICES_MAX)
         self._listeners: list[Callable[[Notice], None]] = []
-        self._requests: deque[Future[int]] = deque()
+        self._requests: list[tuple[CheckpointId, Future[int]]] = []
+        """Checkpoints that were asked for: the first id that answers, and who waits."""
         self._crash: BaseException | None = None
         self._session = session
         self._storage_uri = storage_uri
@@ -186,8 +191,8 @@ class Job:
         finally:
             self._ended.set()
             self._mailbox.drain()
-            for request in self._requests:
-                request.set_exception(JobError(f"job {self.name!r} has ended"))
+            for _, waiting in self._requests:
+                waiting.set_exception(JobError(f"job {self.name!r} has ended"))
 
     def _driver_context(self, vertex: Vertex) -> DriverContext:
         operator = vertex.operators[0]
@@ -208,21 +213,37 @@ class Job:
     def _noticed(self, notice: Notice) -> None:
         self._notices.append(notice)
         if notice.kind == "checkpoint_completed":
-            while self._requests:
-                self._requests.popleft().set_result(notice.detail["id"])
-        elif notice.kind in ("attempt_failed", "checkpoint_aborted"):
-            while self._requests:
-                self._requests.popleft().set_exception(JobError(f"the checkpoint did not complete: {notice.detail}"))
+            for waiting in self._answered(notice.detail["id"]):
+                waiting.set_result(notice.detail["id"])
+        elif notice.kind == "checkpoint_aborted":
+            for waiting in self._answered(notice.detail["id"]):
+                waiting.set_exception(JobError(f"the checkpoint did not complete: {notice.detail}"))
+        elif notice.kind == "attempt_failed":
+            for waiting in self._answered(None):
+                waiting.set_exception(JobError(f"the checkpoint did not complete: {notice.detail}"))
         elif notice.kind == "attempt_running" and self._requests:
             self._mailbox.post(self._driver.request_checkpoint)
-        for listener in self._listeners:
-            listener(notice)
+        for listener in tuple(self._listeners):
+            try:
+                listener(notice)
+            except Exception:
+                # A spectator must not end the job.
+                _LOG.exception("job %s: a listener raised, and is not called again", self.name)
+                self._listeners.remove(listener)
 
     def _request(self, future: Future[int]) -> None:
+        # A checkpoint that is already under way is no answer: it does not hold what came in since.
+        first = self._driver.answering_checkpoint
         # While the job starts or restarts, the request waits for its tasks to run.
         if self._driver.status not in NOT_YET_RUNNING:
             self._driver.request_checkpoint()
-        self._requests.append(future)
+        self._requests.append((first, future))
+
+    def _answered(self, checkpoint: int | None) -> list[Future[int]]:
+        """Take out who waits for this checkpoint; None: everybody."""
+        answered = [waiting for first, waiting in self._requests if checkpoint is None or first <= checkpoint]
+        self._requests = [(first, waiting) for first, waiting in self._requests if waiting not in answered]
+        return answered
 
     def _metrics(self) -> dict[str, Any]:
         return {

@@ -82,8 +82,9 @@ class SinkEnd:
 
     @property
     def inline(self) -> Json:
-        """What the manifest must hold for this sink."""
-        return {"pending": [[checkpoint, committable] for checkpoint, committable in self._committer.pending]}
+        """What the manifest must hold for this sink; None when all is committed, so that the sink may be removed."""
+        pending = [[checkpoint, committable] for checkpoint, committable in self._committer.pending]
+        return {"pending": pending} if pending else None
 
     def close(self) -> None:
         self._writer.close()

@@ -8,6 +8,7 @@ loop runs on Spark and in the simulation; it never waits, and holds no lock.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,8 +170,19 @@ class _Builder:
         self._subtask = subtask
         self._manifest = manifest
         self._vertex = config.plan.vertices[subtask.vertex]
+        self._opened: list[Callable[[], None]] = []
 
     def build(self) -> Subtask:
+        """The subtask; when that fails half-way, what was opened before is closed again."""
+        try:
+            return self._build()
+        except BaseException:
+            for close in reversed(self._opened):
+                with suppress(Exception):
+                    close()
+            raise
+
+    def _build(self) -> Subtask:
         operators = self._vertex.operators
         gate = Gate(self._config.plan, self._subtask, self._ports.transport)
         sink = self._sink(operators[-1])
@@ -201,6 +213,7 @@ class _Builder:
         context = self._context(operator)
         restored = self._restored(context)
         reader = source.reader()
+        self._opened.append(reader.close)
         reader.open(context, None if restored is None else restored.inline)
         rows_max = self._config.settings.batch_rows_max
         return SourceSubtask(self._subtask, context=context, reader=reader, rows_max=rows_max, **common)
@@ -237,6 +250,7 @@ class _Builder:
             report=self._report_committed,
             retries_max=self._config.settings.commit_retries_max,
         )
+        self._opened.append(sink.close)
         sink.open(self._restored(context), self._manifest.checkpoint if self._manifest else None)
         return sink
 
@@ -247,6 +261,7 @@ class _Builder:
         assert isinstance(operator.spec, OperatorSpec)
         context = self._context(operator)
         instance = operator.spec.make()
+        self._opened.append(instance.close)
         instance.open(context, self._restored(context))
         return Link(operator.uid, operator.name, instance)
 

@@ -167,7 +167,7 @@ def bench_recovery(
 
 
 def bench_checkpoint_cost(
-    events: int = Events(50_000_000),
+    events: int = Events(300_000_000),
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often each setting is measured.")] = 3,
     parallelism: Parallelism = 2,
     json: Json = False,

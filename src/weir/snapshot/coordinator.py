@@ -165,6 +165,12 @@ class Coordinator:
         return self._next_checkpoint
 
     @property
+    def answering_checkpoint(self) -> CheckpointId:
+        """The first one that holds everything up to now: what a request made now waits for."""
+        final = self._run.final if self._run else None
+        return self._next_checkpoint if final is None else final
+
+    @property
     def history(self) -> tuple[CheckpointRecord, ...]:
         """What became of the latest checkpoints, oldest first."""
         return self._history.records

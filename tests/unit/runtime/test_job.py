@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tests.unit.runtime.driving import TASKS, two_tasks
 from weir.config import Checkpoints, FixedDelay, JobConfig, NoRestart, Restart, Settings
 from weir.errors import JobError, JobFailed
 from weir.graph.plan import Plan
-from weir.ids import AttemptId, SubtaskId, TaskIndex
+from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex
 from weir.runtime import job as job_module
 from weir.runtime.clock import Mailbox
 from weir.runtime.driver import Driver, Notice
@@ -79,6 +80,16 @@ class ObedientCluster:
 
     def say(self, message: FromTask) -> None:
         self._post(lambda driver: driver.hear(message))
+
+    def answer(self, checkpoint: int) -> None:
+        """Acknowledge a checkpoint that `answers_snapshots` left open."""
+        for subtask in sorted(self._plan.subtasks):
+            parts = self._parts(subtask)
+            self._post(
+                lambda driver, subtask=subtask, parts=parts: driver.hear(
+                    SnapshotTaken(_attempt(driver), CheckpointId(checkpoint), subtask, parts)
+                )
+            )
 
     def finish(self) -> None:
         """Every subtask has passed on its last row."""
@@ -152,6 +163,50 @@ def test_a_checkpoint_on_request_answers_with_its_id(
     job = submit()
     reach(job, "running", eventually)
     assert [job.trigger_checkpoint(WITHIN_S), job.trigger_checkpoint(WITHIN_S)] == [1, 2]
+
+
+def test_a_checkpoint_that_is_already_under_way_is_no_answer(
+    submit: Callable[..., Job], eventually: Callable[..., Any]
+) -> None:
+    job = submit(max_concurrent=2)
+    cluster = reach(job, "running", eventually)
+    cluster.answers_snapshots = False
+    with pytest.raises(TimeoutError):
+        job.trigger_checkpoint(0.0)
+    eventually(lambda: job.checkpoint_history(), within_s=WITHIN_S)
+    answers: list[int] = []
+    thread = threading.Thread(target=lambda: answers.append(job.trigger_checkpoint(WITHIN_S)))
+    thread.start()
+    eventually(lambda: len(job.checkpoint_history()) == 2, within_s=WITHIN_S)
+    cluster.answer(1)
+    cluster.answer(2)
+    thread.join(WITHIN_S)
+    assert answers == [2]
+
+
+def test_a_listener_that_raises_is_not_called_again_and_harms_nobody(
+    submit: Callable[..., Job], eventually: Callable[..., Any]
+) -> None:
+    job = submit()
+    reach(job, "running", eventually)
+    heard: list[str] = []
+
+    def broken(notice: Any) -> None:
+        heard.append(notice.kind)
+        raise ValueError("the display is broken")
+
+    job.listen(broken)
+    assert [job.trigger_checkpoint(WITHIN_S), job.trigger_checkpoint(WITHIN_S)] == [1, 2]
+    assert heard == ["checkpoint_completed"]
+
+
+def test_many_threads_may_ask_a_job_that_has_ended(submit: Callable[..., Job], eventually: Callable[..., Any]) -> None:
+    job = submit()
+    reach(job, "running", eventually)
+    job.cancel()
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: job.metrics()["status"], range(500)))
+    assert set(answers) == {"cancelled"}
 
 
 def test_a_checkpoint_asked_of_a_job_that_still_starts_is_taken_once_it_runs(submit: Callable[..., Job]) -> None:
