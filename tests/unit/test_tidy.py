@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "weir"
 
 LADDER = ("version", "errors", "ids", "config", "snapshot", "schema", "state", "operators", "graph", "runtime")
-LADDER += ("connectors", "api", "service", "testing")
+LADDER += ("connectors", "api", "service", "testing", "__main__")
 """Each may import from itself and from those to its left, in any form: at the top, in a function, for types only."""
 
 FACE = "weir"

@@ -131,10 +131,13 @@ class Job:
         self._ended.wait()
 
     def trigger_checkpoint(self, timeout: float | None = 60.0) -> int:
-        """Take a checkpoint now; its id once it is complete."""
+        """Take a checkpoint now; its id once it is complete. TimeoutError: it may complete later all the same."""
         future: Future[int] = Future()
         self._ask(lambda: self._request(future))
-        return future.result(timeout)
+        wait([future], timeout)
+        if not future.done():
+            raise TimeoutError(f"job {self.name!r}: the checkpoint was not complete within {timeout} s")
+        return future.result()
 
     def checkpoints(self) -> list[CheckpointRecord]:
         """The completed checkpoints among the latest, oldest first."""
