@@ -167,6 +167,9 @@ class Settings:
     snapshot_threads: int = 2
     """Threads per task that write snapshots and commit epochs behind the stream's back."""
 
+    snapshot_share: float = 0.15
+    """Most of a processor, per such thread, that writing a large snapshot may take while the stream needs it."""
+
     commit_retries_max: int = 5
     """Times that a failed commit of a sink is tried again before the attempt fails."""
 
@@ -176,6 +179,8 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("max_parallelism", "batch_rows_max", "channel_batches_max", "snapshot_threads"):
             check_at_least(self, name, 1)
+        if not 0 < self.snapshot_share <= 1:
+            raise ConfigError(f"Settings.snapshot_share: {self.snapshot_share} is not above 0 and at most 1")
         for name in ("commit_retries_max", "storage_retries_max"):
             check_at_least(self, name, 0)
         if self.max_parallelism > MAX_PARALLELISM_LIMIT:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime
 import decimal
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.states import as_restored, table_of
 from weir.errors import CheckpointError, PlanError, ProtocolViolation
 from weir.operators.base import key_group_range
 from weir.state.backend import KEY_GROUP_COLUMN, Backend
@@ -72,7 +74,7 @@ def test_values_of_every_type_come_back_as_they_were_also_after_a_restore(make: 
 
     restored = make(KEYS)
     again = restored.value_state(ValueState(ddl, name="s"))
-    restored.restore({"s": [backend.freeze()["s"]()]})
+    restored.restore(as_restored({"s": [table_of(backend.freeze()["s"])]}))
     for handle, cursor in ((state, backend.cursor), (again, restored.cursor)):
         cursor.key = one
         assert handle.get() == value and type(handle.get()) is type(value)
@@ -93,9 +95,9 @@ def test_get_is_the_default_until_set_and_after_clear_but_none_is_a_value(make: 
     assert state.get() == 7
     state.set(None)
     assert state.get() is None
-    assert backend.freeze()["s"]().num_rows == 1
+    assert table_of(backend.freeze()["s"]).num_rows == 1
     state.clear()
-    assert backend.freeze()["s"]().num_rows == 0
+    assert table_of(backend.freeze()["s"]).num_rows == 0
 
 
 @pytest.mark.parametrize(("ddl", "value"), [case for case in VALUES if "<" in case[0]], ids=str)
@@ -113,7 +115,7 @@ def test_only_set_changes_the_state(make: Make, ddl: str, value: Any) -> None:
         mine = pa.array([value], ValueState(ddl).type).to_pylist(maps_as_pydicts="strict")[0]
         if default is None:
             state.set(mine)
-        build = backend.freeze()["s"]
+        build = partial(table_of, backend.freeze()["s"])
         spoil(mine)
         spoil(state.get())
         assert state.get() == value
@@ -194,7 +196,7 @@ def test_keys_of_every_type_are_found_again_and_lie_where_the_exchange_sends_the
     for number, key in enumerate(backend.keys(columns)):
         backend.cursor.key = key
         state.set(number)
-    table = backend.freeze()["s"]()
+    table = table_of(backend.freeze()["s"])
     groups = table.column(KEY_GROUP_COLUMN).to_pylist()
     expected = key_groups(hash_keys(columns), MAX_PARALLELISM).tolist()
     assert groups == sorted(expected)
@@ -202,7 +204,7 @@ def test_keys_of_every_type_are_found_again_and_lie_where_the_exchange_sends_the
 
     restored = make(schema)
     again = restored.value_state(ValueState("long", name="s"))
-    restored.restore({"s": [table]})
+    restored.restore(as_restored({"s": [table]}))
     for number, key in enumerate(restored.keys(columns)):
         restored.cursor.key = key
         assert again.get() == number
@@ -221,11 +223,11 @@ def test_a_key_column_may_be_called_like_the_value(make: Make) -> None:
     state = backend.value_state(ValueState("string", name="s"))
     backend.cursor.key = backend.keys([pa.array([1])])[0]
     state.set("x")
-    table = backend.freeze()["s"]()
+    table = table_of(backend.freeze()["s"])
     assert table.schema.names == [KEY_GROUP_COLUMN, "value", "_value"]
     restored = make(schema)
     again = restored.value_state(ValueState("string", name="s"))
-    restored.restore({"s": [table]})
+    restored.restore(as_restored({"s": [table]}))
     restored.cursor.key = backend.cursor.key
     assert again.get() == "x"
 
@@ -233,9 +235,9 @@ def test_a_key_column_may_be_called_like_the_value(make: Make) -> None:
 def test_empty_state_freezes_to_an_empty_table_that_restores(make: Make) -> None:
     backend = make(KEYS)
     backend.value_state(ValueState("long", name="s"))
-    table = backend.freeze()["s"]()
+    table = table_of(backend.freeze()["s"])
     assert table.num_rows == 0 and table.schema.names == [KEY_GROUP_COLUMN, "k", "value"]
-    backend.restore({"s": [table, table]})
+    backend.restore(as_restored({"s": [table, table]}))
 
 
 def test_tables_of_several_old_subtasks_join_and_rows_of_others_are_refused(make: Make) -> None:
@@ -245,19 +247,19 @@ def test_tables_of_several_old_subtasks_join_and_rows_of_others_are_refused(make
     for key, number in zip(backend.keys([pa.array(keys)]), keys):
         backend.cursor.key = key
         state.set(number)
-    table = backend.freeze()["s"]()
+    table = table_of(backend.freeze()["s"])
     found: dict[int, int] = {}
     for index in range(3):
         own = key_group_range(index, 3, MAX_PARALLELISM)
         part = table.filter([group in own for group in table.column(0).to_pylist()])
         restored = make(KEYS, own)
         again = restored.value_state(ValueState("long", name="s"))
-        restored.restore({"s": [part.slice(0, 50), part.slice(50)]})
+        restored.restore(as_restored({"s": [part.slice(0, 50), part.slice(50)]}))
         for key, number in zip(restored.keys([part.column("k").combine_chunks()]), part.column("k").to_pylist()):
             restored.cursor.key = key
             found[number] = again.get()
         with pytest.raises(ProtocolViolation, match="this subtask owns"):
-            restored.restore({"s": [table]})
+            restored.restore(as_restored({"s": [table]}))
     assert found == {number: number for number in keys}
 
 
@@ -269,7 +271,7 @@ def test_rows_are_kept_under_the_same_law(make: Make) -> None:
     assert state.get() is None
     mine = Point(1, [1, 2])
     state.set(mine)
-    build = backend.freeze()["s"]
+    build = partial(table_of, backend.freeze()["s"])
     mine.tags.clear()
     state.get().tags.clear()
     assert state.get() == Point(1, [1, 2]) and type(state.get()) is Point
@@ -277,7 +279,7 @@ def test_rows_are_kept_under_the_same_law(make: Make) -> None:
         state.set(Point("x", []))  # type: ignore[arg-type]
     restored = make(KEYS)
     again = restored.row_state("s", schema, Point._make)
-    restored.restore({"s": [build()]})
+    restored.restore(as_restored({"s": [build()]}))
     restored.cursor.key = backend.cursor.key
     assert again.get() == Point(1, [1, 2]) and type(again.get()) is Point
 
@@ -290,4 +292,4 @@ def test_names_are_given_once_and_unknown_ones_are_not_restored(make: Make) -> N
     with pytest.raises(PlanError, match="needs a name"):
         backend.value_state(ValueState("long"))
     with pytest.raises(CheckpointError, match="'t', which the function does not declare"):
-        backend.restore({"t": []})
+        backend.restore(as_restored({"t": []}))

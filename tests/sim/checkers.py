@@ -15,7 +15,9 @@ from tests.sim.world import World
 from weir.connectors import FileSink
 from weir.runtime import layout
 from weir.runtime.checkpoint_store import CheckpointStore
+from weir.runtime.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest, checksum, decode
+from weir.state.frozen import RestoredPart, RestoredParts
 
 
 def check(world: World) -> None:
@@ -120,13 +122,13 @@ def check_storage(world: World) -> Manifest:
 
 def check_state(world: World, manifest: Manifest) -> None:
     """The state in the last checkpoint is what a single thread would have computed."""
+    files = CheckpointFiles(world.job_storage)
     for uid, wanted in world.job.states.items():
         tables: dict[str, list[pa.Table]] = {}
         for part in manifest.operators[uid].parts:
-            for state, file in part.files.items():
-                tables.setdefault(state, []).append(
-                    pa.ipc.open_file(pa.BufferReader(world.job_storage.files[f"sim/{file.path}"])).read_all()
-                )
+            for name, state in part.states.items():
+                held = RestoredParts([RestoredPart(state, range(1 << 15), files)], range(1 << 15))
+                tables.setdefault(name, []).extend(held.tables())
         found: dict[int, tuple[int, ...]] = {}
         for state in sorted(tables):
             for row in pa.concat_tables(tables[state]).to_pylist():

@@ -8,7 +8,7 @@ thread and no socket, and are called by one thread only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from weir.ids import AttemptId, Uid
 from weir.snapshot.messages import Json
-from weir.state.backend import KEY_GROUP_COLUMN as KEY_GROUP_COLUMN
+from weir.state.frozen import KEY_GROUP_COLUMN as KEY_GROUP_COLUMN
+from weir.state.frozen import FrozenState, RestoredState
 
 Emit: TypeAlias = Callable[[pa.RecordBatch], None]
 """Hand a batch to whatever comes next."""
@@ -56,13 +57,12 @@ class Frozen:
     """The synchronous part of a snapshot: cheap to make, safe to read from another thread.
 
     inline: small JSON that goes into the manifest itself.
-    tables: state name to a function that builds its table. It is called once, later,
-            in a background thread, while the operator goes on: it must only close over
-            values that no longer change.
+    states: the states by name, to be written later in a background thread, while the
+            operator goes on.
     """
 
     inline: Json = None
-    tables: Mapping[str, Callable[[], pa.Table]] = field(default_factory=dict)
+    states: Mapping[str, FrozenState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,16 @@ class Restored:
     """What a checkpoint holds for this operator.
 
     inline: the parts of every old subtask; the operator takes what is its own now.
-    tables: state name to the tables with exactly the rows of this subtask's key groups.
+    states: by name, with exactly what belongs to this subtask's key groups.
     """
 
     inline: Sequence[InlinePart] = ()
-    tables: Mapping[str, Sequence[pa.Table]] = field(default_factory=dict)
+    states: Mapping[str, RestoredState] = field(default_factory=dict)
+
+    def tables(self, state: str) -> Iterator[pa.Table]:
+        """The tables of a state; none when the checkpoint does not hold it."""
+        if state in self.states:
+            yield from self.states[state].tables()
 
     def inline_for(self, index: int, parallelism: int) -> list[Json]:
         """The old parts that fall to subtask `index` now: old subtask j goes to j modulo `parallelism`."""

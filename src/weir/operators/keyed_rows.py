@@ -47,7 +47,7 @@ class KeyedRowOperator(RowOperator):
         )
         self.declare()
         if restored is not None:
-            self.backend.restore(restored.tables)
+            self.backend.restore(restored.states)
 
     def declare(self) -> None:
         """Declare the states."""
@@ -61,7 +61,7 @@ class KeyedRowOperator(RowOperator):
         return user_code_error(error, self.context, row=rows.current, key=key)
 
     def freeze(self) -> Frozen:
-        return Frozen(tables=self.backend.freeze())
+        return Frozen(states=self.backend.freeze())
 
     def close(self) -> None:
         # An operator that failed to open has none.

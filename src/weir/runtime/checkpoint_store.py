@@ -19,6 +19,9 @@ from weir.runtime.ports import Storage
 from weir.snapshot.checkpoints import AttemptStart, Listing, PublishedCheckpoint
 from weir.snapshot.manifest import Manifest, decode, encode
 
+MANIFESTS_REMEMBERED_MAX = 64
+"""Checkpoints whose shared files a driver remembers, so as not to read their manifests again."""
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -40,6 +43,7 @@ class CheckpointStore:
         self._oldest_kept = CheckpointId(0)
         self._run: str | None = None
         self._attempt: AttemptId | None = None
+        self._named: dict[CheckpointId, frozenset[str]] = {}
 
     def check_free(self, run: str, resume: bool) -> None:
         """Refuse a directory that another job, or a run that could still be resumed, has filled. Changes nothing."""
@@ -136,16 +140,47 @@ class CheckpointStore:
         for name in self._storage.list(directory):
             if name.startswith(layout.state_prefix(attempt)):
                 self._storage.delete(f"{directory}/{name}")
+        for name in self._storage.list(layout.SHARED):
+            # Nobody refers to these: only what a completed checkpoint holds is ever shared.
+            if name.startswith(layout.shared_prefix(checkpoint, attempt)):
+                self._storage.delete(f"{layout.SHARED}/{name}")
 
     def retire(self, oldest_kept: CheckpointId) -> None:
         """Delete every checkpoint before this one, complete or not. The manifest goes first: a half-deleted
-        checkpoint is not one."""
+        checkpoint is not one. Shared files that were written for them go when no manifest that is left names them."""
         self._oldest_kept = max(self._oldest_kept, oldest_kept)
+        kept: list[CheckpointId] = []
         for name in self._storage.list(""):
             checkpoint = layout.checkpoint_of(name)
             if checkpoint is not None and checkpoint < oldest_kept:
                 self._storage.delete(layout.manifest_path(checkpoint))
                 self._storage.delete(name)
+            elif checkpoint is not None:
+                kept.append(checkpoint)
+        self._sweep_shared(kept, oldest_kept)
+
+    def _sweep_shared(self, kept: list[CheckpointId], oldest_kept: CheckpointId) -> None:
+        """A file that was written for a checkpoint before `oldest_kept` can only be wanted by a manifest that is
+        there: what is under way refers to completed checkpoints from `oldest_kept` on, or to its own files."""
+        names = self._storage.list(layout.SHARED)
+        old = [name for name in names if (since := layout.shared_since(name)) is None or since < oldest_kept]
+        if not old:
+            return
+        used: set[str] = set()
+        for checkpoint in kept:
+            if layout.MANIFEST in self._storage.list(layout.checkpoint_directory(checkpoint)):
+                used.update(self._shared_files(checkpoint))
+        for name in old:
+            if f"{layout.SHARED}/{name}" not in used:
+                self._storage.delete(f"{layout.SHARED}/{name}")
+
+    def _shared_files(self, checkpoint: CheckpointId) -> frozenset[str]:
+        """The shared files that a manifest names. Manifests do not change, so the newest ones are remembered."""
+        if checkpoint not in self._named:
+            files = frozenset(f.path for f in self.read(checkpoint).files if f.path.startswith(f"{layout.SHARED}/"))
+            self._named = {known: self._named[known] for known in sorted(self._named)[-MANIFESTS_REMEMBERED_MAX:]}
+            self._named[checkpoint] = files
+        return self._named[checkpoint]
 
     def finish(self) -> None:
         """Note that the run has ended and committed everything; sweep up what late uploads have left."""
@@ -161,7 +196,7 @@ class CheckpointStore:
             if checkpoint is None:
                 continue
             directories.append(checkpoint)
-            if "manifest.json" in self._storage.list(name):
+            if layout.MANIFEST in self._storage.list(name):
                 published.append(PublishedCheckpoint(checkpoint, self.read(checkpoint).attempt))
         names = self._storage.list(layout.ATTEMPTS)
         claimed = [attempt for name in names if (attempt := layout.claimed_attempt(name)) is not None]

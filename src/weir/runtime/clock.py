@@ -19,6 +19,12 @@ T = TypeVar("T")
 
 CLOSE_TIMEOUT_S = 5.0
 
+BUSY_SHARE_MIN = 0.3
+"""A process whose other threads use less of a processor than this has no need of anybody's restraint."""
+
+BREATH_MAX_S = 0.05
+"""Longest single pause of background work."""
+
 
 class SystemClock:
     """Time that only grows, whatever happens to the date."""
@@ -70,11 +76,35 @@ class Mailbox:
         return done
 
 
+class Pace:
+    """Holds a thread's work to a share of a processor while other threads of the process are busy."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._begun = threading.local()
+
+    def begin(self) -> None:
+        self._begun.at = (time.monotonic(), time.thread_time(), time.process_time())
+
+    def breathe(self) -> None:
+        wall_s, own_s, all_s = (
+            now - then
+            for now, then in zip(
+                (time.monotonic(), time.thread_time(), time.process_time()), self._begun.at, strict=True
+            )
+        )
+        too_early_s = own_s / self._share - wall_s
+        if too_early_s > 0 and all_s - own_s > BUSY_SHARE_MIN * wall_s:
+            time.sleep(min(too_early_s, BREATH_MAX_S))
+
+
 class ThreadBackground:
     """Runs work in at most `threads` threads; its results are handed out by the mailbox's drain."""
 
-    def __init__(self, threads: int, mailbox: Mailbox) -> None:
+    def __init__(self, threads: int, mailbox: Mailbox, *, share: float = 1.0) -> None:
+        """`share`: most of a processor that each thread may use while the loop is busy, as far as its work breathes."""
         self._threads_max = threads
+        self._pace = Pace(share)
         self._mailbox = mailbox
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -91,6 +121,11 @@ class ThreadBackground:
             if self._pending > len(self._threads) < self._threads_max:
                 self._start_thread()
         self._work.put(lambda: self._perform(work, done))
+
+    def breathe(self) -> None:
+        """Wait, if the work of this thread has had its share."""
+        if not self._closed:
+            self._pace.breathe()
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
         """Drop what has not begun, wait for what has, at most so long. False when some still runs then."""
@@ -116,6 +151,7 @@ class ThreadBackground:
 
     def _perform(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         result: T | BaseException
+        self._pace.begin()
         try:
             result = work()
         except BaseException as error:

@@ -21,7 +21,7 @@ def check_compatible(manifest: Manifest, plan: Plan) -> None:
         )
     operators = {operator.uid: operator for vertex in plan.vertices for operator in vertex.operators}
     for uid, snapshot in manifest.operators.items():
-        held = {state for part in snapshot.parts for state in part.files}
+        held = {state for part in snapshot.parts for state in part.states}
         inline = any(part.inline is not None for part in snapshot.parts)
         operator = operators.get(uid)
         if operator is None:

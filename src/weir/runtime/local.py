@@ -56,6 +56,9 @@ class _Background:
     def run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._waiting.append((work, done))
 
+    def breathe(self) -> None:
+        """Time does not pass while work is done."""
+
     def turn(self) -> bool:
         """Do what waits, or with a seed perhaps not yet. True when something was there."""
         waiting = len(self._waiting)

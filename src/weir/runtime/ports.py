@@ -33,6 +33,9 @@ class Background(Protocol):
     def run(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
         """Run `work` elsewhere; later, on the loop's own thread, call `done` with its result or its exception."""
 
+    def breathe(self) -> None:
+        """Called by `work` between small pieces: waits, if that is needed to leave the processor to the stream."""
+
 
 class OutChannel(Protocol):
     """The sending end of one channel."""

@@ -1,4 +1,4 @@
-"""A subtask's snapshots: written behind the stream's back, and read again on restore.
+"""A subtask's snapshots, written behind the stream's back.
 
 Comes in: what operators froze. Goes out: state files with checksums, and the
 acknowledgement (or the refusal) of the checkpoint. One snapshot of a subtask is
@@ -11,17 +11,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-import pyarrow as pa
-
-from weir.errors import CheckpointError, CorruptCheckpoint
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid
-from weir.operators.base import KEY_GROUP_COLUMN, Frozen, InlinePart, OperatorContext, Restored, key_group_range
-from weir.runtime import layout
+from weir.operators.base import Frozen
 from weir.runtime.ports import Background, Clock, Control, Storage
 from weir.runtime.sink_end import SinkEnd
-from weir.snapshot.manifest import Manifest, checksum
-from weir.snapshot.messages import FileRef, Json, OperatorPart, SnapshotDeclined, SnapshotTaken
+from weir.runtime.state_files import CheckpointWriter
+from weir.snapshot.messages import Json, OperatorPart, SnapshotDeclined, SnapshotTaken, StatePart
+from weir.state.frozen import FrozenState
 
 
 @dataclass(frozen=True)
@@ -67,6 +63,8 @@ class Snapshotter:
         self._sink = sink
         self._queue: deque[Snapshot] = deque()
         self._aborted: set[CheckpointId] = set()
+        self._unconfirmed: dict[CheckpointId, list[tuple[FrozenState, StatePart]]] = {}
+        """Written, and neither complete nor given up; at most as many as checkpoints may be under way."""
         self._busy = False
 
     def begin(self, snapshot: Snapshot) -> None:
@@ -76,8 +74,16 @@ class Snapshotter:
 
     def abort(self, checkpoint: CheckpointId) -> None:
         """Do not bother to write the state of this one if it is still in the queue."""
+        self._unconfirmed.pop(checkpoint, None)
         if any(s.checkpoint == checkpoint for s in self._queue):
             self._aborted.add(checkpoint)
+
+    def completed(self, checkpoint: CheckpointId) -> None:
+        """The checkpoint exists: the next ones may refer to its files."""
+        for frozen, part in self._unconfirmed.pop(checkpoint, ()):
+            frozen.confirmed(part)
+        for older in [other for other in self._unconfirmed if other < checkpoint]:
+            del self._unconfirmed[older]
 
     def decline(self, checkpoint: CheckpointId, reason: str) -> None:
         """This subtask will not snapshot for the checkpoint; the driver need not wait for it."""
@@ -105,19 +111,32 @@ class Snapshotter:
         return _Written(parts, committable, None)
 
     def _write_part(self, checkpoint: CheckpointId, uid: Uid, frozen: Frozen) -> OperatorPart:
-        files: dict[str, FileRef] = {}
-        for state, build in frozen.tables.items():
-            data = encode_table(build())
-            path = layout.state_path(checkpoint, self._attempt, uid, self._subtask.index, state)
-            self._storage.write(path, data)
-            files[state] = FileRef(path, data.size, checksum(data))
-        return OperatorPart(uid, frozen.inline, files)
+        states: dict[str, StatePart] = {}
+        for name, state in frozen.states.items():
+            writer = CheckpointWriter(
+                self._storage,
+                checkpoint,
+                self._attempt,
+                uid=uid,
+                subtask=self._subtask,
+                state=name,
+                breathe=self._background.breathe,
+            )
+            states[name] = state.write(writer)
+        return OperatorPart(uid, frozen.inline, states)
 
     def _written(self, snapshot: Snapshot, result: _Written | BaseException) -> None:
         self._busy = False
+        for frozen in snapshot.frozen.values():
+            for state in frozen.states.values():
+                state.released()
         if isinstance(result, BaseException):
             raise result
         parts = result.parts
+        if result.refusal is None:
+            self._unconfirmed[snapshot.checkpoint] = [
+                (snapshot.frozen[part.uid].states[name], state) for part in parts for name, state in part.states.items()
+            ]
         if self._sink is not None:
             self._sink.prepared(snapshot.checkpoint, result.committable)
             parts = (*parts, OperatorPart(self._sink.uid, self._sink.inline))
@@ -127,60 +146,3 @@ class Snapshotter:
         else:
             self.decline(snapshot.checkpoint, result.refusal)
         self._next()
-
-
-def restored_part(manifest: Manifest, context: OperatorContext, storage: Storage) -> Restored | None:
-    """What the checkpoint holds for one operator of one subtask; None when it knows nothing of its uid."""
-    operator = manifest.operators.get(context.uid)
-    if operator is None:
-        return None
-    inline = [InlinePart(part.index, operator.parallelism, part.inline) for part in operator.parts]
-    own = context.key_groups
-    tables: dict[str, list[pa.Table]] = {}
-    for part in operator.parts:
-        held = key_group_range(part.index, operator.parallelism, manifest.max_parallelism)
-        if held.start >= own.stop or own.start >= held.stop:
-            continue
-        for state, file in part.files.items():
-            table = decode_table(_read_file(storage, file), file)
-            covered = own.start <= held.start and held.stop <= own.stop
-            tables.setdefault(state, []).append(table if covered else _only(table, own))
-    return Restored(inline, tables)
-
-
-def encode_table(table: pa.Table) -> pa.Buffer:
-    """A state table as an Arrow IPC file."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
-
-
-def decode_table(data: pa.Buffer, file: FileRef) -> pa.Table:
-    try:
-        return pa.ipc.open_file(pa.BufferReader(data)).read_all()
-    except pa.ArrowInvalid as error:
-        raise CorruptCheckpoint(f"state file {file.path} is not an Arrow file: {error}") from error
-
-
-def _read_file(storage: Storage, file: FileRef) -> pa.Buffer:
-    try:
-        data = storage.read(file.path)
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"state file {file.path} is missing although the manifest names it; restore it from a backup or start "
-            "from another checkpoint"
-        ) from None
-    if data.size != file.length_bytes:
-        raise CorruptCheckpoint(f"state file {file.path} has {data.size} bytes; the manifest says {file.length_bytes}")
-    found = checksum(data)
-    if found != file.checksum:
-        raise CorruptCheckpoint(f"state file {file.path} has checksum {found}; the manifest says {file.checksum}")
-    return data
-
-
-def _only(table: pa.Table, key_groups: range) -> pa.Table:
-    # Rows are sorted by key group, so a subtask's share is one slice.
-    groups = table.column(KEY_GROUP_COLUMN).to_numpy()
-    start, stop = np.searchsorted(groups, [key_groups.start, key_groups.stop])
-    return table.slice(int(start), int(stop - start))

@@ -97,7 +97,8 @@ class Subtask(ABC):
         self._snapshotter.abort(checkpoint)
 
     def completed(self, checkpoint: CheckpointId) -> None:
-        """A checkpoint exists: the sink may commit it."""
+        """A checkpoint exists: the sink may commit it, and later snapshots may build on it."""
+        self._snapshotter.completed(checkpoint)
         if self.sink is not None:
             self.sink.completed(checkpoint)
 

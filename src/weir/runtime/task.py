@@ -60,7 +60,9 @@ class _Task:
         self._lost: str | None = None
         self._worker: Worker | None = None
         self._remote_storage: RemoteStorage | None = None
-        self._background = ThreadBackground(spec.settings.snapshot_threads, self._mailbox)
+        self._background = ThreadBackground(
+            spec.settings.snapshot_threads, self._mailbox, share=spec.settings.snapshot_share
+        )
         self._transport = TaskTransport(
             spec.plan,
             task,

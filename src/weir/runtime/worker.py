@@ -24,7 +24,8 @@ from weir.runtime.gate import Gate
 from weir.runtime.metrics import TimeSpent
 from weir.runtime.ports import Background, Clock, Control, Storage, Transport
 from weir.runtime.sink_end import SinkEnd
-from weir.runtime.snapshots import Snapshotter, restored_part
+from weir.runtime.snapshots import Snapshotter
+from weir.runtime.state_files import restored_part
 from weir.runtime.subtask import Activity, InnerSubtask, SourceSubtask, Subtask
 from weir.snapshot.alignment import Alignment, AtLeastOnceAlignment, ExactlyOnceAlignment
 from weir.snapshot.manifest import Manifest

@@ -9,7 +9,8 @@ Laws:
   2. Manifests are published one at a time, so completions are told in order of id.
      A completion aborts whatever older is still collecting.
   3. Ids strictly grow, over all attempts. Nothing that another attempt says counts.
-  4. A bounded job is done when a checkpoint that was triggered after the last subtask
+  4. What a checkpoint under way may build on is kept until that one has ended.
+  5. A bounded job is done when a checkpoint that was triggered after the last subtask
      had finished is published, and every sink has committed it.
 """
 
@@ -103,6 +104,8 @@ class _Pending:
 
     checkpoint: CheckpointId
     deadline_ms: float
+    base: CheckpointId | None
+    """The newest that was complete when this one began: its snapshots may refer to files of that one, or of a newer."""
     parts: dict[SubtaskId, tuple[OperatorPart, ...]] = field(default_factory=dict)
     stage: _Stage = _Stage.COLLECTING
 
@@ -314,7 +317,9 @@ class Coordinator:
             # Periods are counted from the start of the attempt, so that they do not drift; missed ones are left out.
             passed = (now_ms - run.started_ms) // interval_ms
             run.periodic_ms = run.started_ms + (passed + 1) * interval_ms
-        run.pending[checkpoint] = _Pending(checkpoint, now_ms + self._settings.timeout_ms)
+        run.pending[checkpoint] = _Pending(
+            checkpoint, now_ms + self._settings.timeout_ms, run.completed[-1] if run.completed else None
+        )
         self._history.triggered(CheckpointRecord(checkpoint, run.attempt, now_ms, final=is_final))
         return [SendTrigger(checkpoint)]
 
@@ -398,8 +403,14 @@ class Coordinator:
         effects: list[CoordinatorEffect] = [SendCompleted(checkpoint)]
         for older in [pending for pending in run.pending if pending < checkpoint]:
             effects += self._abort(run, older, now_ms=now_ms, reason=AbortReason.SUBSUMED)
-        run.completed = run.completed[-self._settings.retain :]
-        return [*effects, RetireCheckpoints(run.completed[0])]
+        return [*effects, RetireCheckpoints(self._retain(run))]
+
+    def _retain(self, run: _Run) -> CheckpointId:
+        """The oldest checkpoint to keep: of as many as the user wants, and not above what one under way builds on."""
+        bases = [pending.base for pending in run.pending.values() if pending.base is not None]
+        wanted = min([run.completed[-self._settings.retain :][0], *bases])
+        run.completed = [checkpoint for checkpoint in run.completed if checkpoint >= wanted]
+        return wanted
 
     def _manifest_refused(self, event: ManifestRefused, now_ms: float) -> list[CoordinatorEffect]:
         reason = AbortReason.MANIFEST_REFUSED

@@ -63,7 +63,9 @@ class History:
         record = self._records.get(checkpoint)
         if record is None:
             return
-        added_bytes = sum(file.length_bytes for part in parts for file in part.files.values())
+        added_bytes = sum(
+            file.length_bytes for part in parts for state in part.states.values() for file in state.files.values()
+        )
         self._records[checkpoint] = replace(
             record, size_bytes=record.size_bytes + added_bytes, acknowledged=record.acknowledged + 1
         )

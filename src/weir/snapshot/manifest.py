@@ -19,7 +19,7 @@ from typing import Any
 
 from weir.errors import CheckpointError, CorruptCheckpoint, ProtocolViolation
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
-from weir.snapshot.messages import FileRef, Json, OperatorPart
+from weir.snapshot.messages import FileRef, Json, OperatorPart, StatePart
 
 VERSION = 1
 """The format that is written, and the newest that can be read."""
@@ -36,7 +36,7 @@ class PartOf:
 
     index: int
     inline: Json = None
-    files: Mapping[str, FileRef] = field(default_factory=dict)
+    states: Mapping[str, StatePart] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Manifest:
     def files(self) -> tuple[FileRef, ...]:
         """Every file that restoring this checkpoint needs."""
         parts = [part for operator in self.operators.values() for part in operator.parts]
-        return tuple(file for part in parts for file in part.files.values())
+        return tuple(file for part in parts for state in part.states.values() for file in state.files.values())
 
 
 def checksum(data: Any) -> str:
@@ -98,7 +98,7 @@ def build(
             of_operator = collected.setdefault(part.uid, {})
             if subtask.index in of_operator or vertices.setdefault(part.uid, subtask.vertex) != subtask.vertex:
                 raise ProtocolViolation(f"manifest of checkpoint {checkpoint}: operator {part.uid!r} twice ({subtask})")
-            of_operator[subtask.index] = PartOf(subtask.index, part.inline, dict(part.files))
+            of_operator[subtask.index] = PartOf(subtask.index, part.inline, dict(part.states))
     operators: dict[Uid, OperatorSnapshot] = {}
     for uid, by_index in collected.items():
         count = parallelism[vertices[uid]]
@@ -181,7 +181,11 @@ def _digest(body: bytes) -> bytes:
 
 def _operator_json(operator: OperatorSnapshot) -> Json:
     parts = [
-        {"index": part.index, "inline": part.inline, "files": {name: asdict(file) for name, file in part.files.items()}}
+        {
+            "index": part.index,
+            "inline": part.inline,
+            "states": {name: asdict(state) for name, state in part.states.items()},
+        }
         for part in operator.parts
     ]
     return {"parallelism": operator.parallelism, "parts": parts}
@@ -189,7 +193,12 @@ def _operator_json(operator: OperatorSnapshot) -> Json:
 
 def _operator(value: Json) -> OperatorSnapshot:
     parts = tuple(
-        PartOf(part["index"], part["inline"], {name: FileRef(**file) for name, file in part["files"].items()})
+        PartOf(part["index"], part["inline"], {name: _state(state) for name, state in part["states"].items()})
         for part in value["parts"]
     )
     return OperatorSnapshot(value["parallelism"], parts)
+
+
+def _state(value: Json) -> StatePart:
+    files = {name: FileRef(**file) for name, file in value["files"].items()}
+    return StatePart(value["format"], files, value["detail"])

@@ -31,13 +31,23 @@ class FileRef:
 
 
 @dataclass(frozen=True)
+class StatePart:
+    """One state of one subtask: its files by name, and how they are read."""
+
+    format: str
+    files: Mapping[str, FileRef] = field(default_factory=dict)
+    detail: Json = None
+    """What the format needs to know besides."""
+
+
+@dataclass(frozen=True)
 class OperatorPart:
     """What one operator of one subtask put into a checkpoint."""
 
     uid: Uid
     inline: Json = None
-    files: Mapping[str, FileRef] = field(default_factory=dict)
-    """State name to its file."""
+    states: Mapping[str, StatePart] = field(default_factory=dict)
+    """By the name of the state."""
 
 
 # --- Task to driver ---------------------------------------------------------------------------------

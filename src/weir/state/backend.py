@@ -13,9 +13,8 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from weir.state.descriptors import ValueState
-
-KEY_GROUP_COLUMN = "__key_group"
-"""First column (int32) of every keyed state table; rows are sorted by it."""
+from weir.state.frozen import KEY_GROUP_COLUMN as KEY_GROUP_COLUMN
+from weir.state.frozen import FrozenState, RestoredState
 
 VALUE_COLUMN = "value"
 """Last column of a value state's table; a key column of that name pushes it to `_value`."""
@@ -79,10 +78,10 @@ class Backend(Protocol):
     def row_state(self, name: str, schema: pa.Schema, make: MakeRow) -> RowHandle:
         """Declare a state of whole rows, a struct in its table; `make` builds the rows that `get` returns."""
 
-    def freeze(self) -> Mapping[str, Callable[[], pa.Table]]:
-        """State name to a function that builds its table later, in another thread, as the state is now."""
+    def freeze(self) -> Mapping[str, FrozenState]:
+        """Every state as it is now, by name."""
 
-    def restore(self, tables: Mapping[str, Sequence[pa.Table]]) -> None:
+    def restore(self, states: Mapping[str, RestoredState]) -> None:
         """Take over what was frozen, for exactly this subtask's key groups."""
 
     def close(self) -> None:

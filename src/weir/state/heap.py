@@ -18,6 +18,7 @@ from weir.errors import CheckpointError, PlanError, ProtocolViolation
 from weir.schema import format_type
 from weir.state.backend import KEY_GROUP_COLUMN, VALUE_COLUMN, Key, KeyCursor, MakeRow, RowHandle, ValueHandle
 from weir.state.descriptors import ValueState
+from weir.state.frozen import FrozenState, FrozenTable, RestoredState
 from weir.state.hashing import hash_keys, key_groups
 from weir.state.key_codec import KeyCodec, stored_type
 from weir.state.values import NotOfType, copier, exactness, integer_limits, normaliser, shown, to_list, usual_type
@@ -181,22 +182,22 @@ class HeapBackend:
         self._tables[name] = _Table(data, stored_type(kind), decode)
         return data
 
-    def freeze(self) -> Mapping[str, Callable[[], pa.Table]]:
+    def freeze(self) -> Mapping[str, FrozenState]:
         return {name: self._frozen(table) for name, table in self._tables.items()}
 
-    def _frozen(self, table: _Table) -> Callable[[], pa.Table]:
+    def _frozen(self, table: _Table) -> FrozenState:
         codec, kind, max_parallelism = self._codec, table.kind, self._max_parallelism
         data = table.data.copy()
-        return lambda: build_table(codec, data, kind=kind, max_parallelism=max_parallelism)
+        return FrozenTable(lambda: build_table(codec, data, kind=kind, max_parallelism=max_parallelism))
 
-    def restore(self, tables: Mapping[str, Sequence[pa.Table]]) -> None:
-        for name, parts in tables.items():
+    def restore(self, states: Mapping[str, RestoredState]) -> None:
+        for name, restored in states.items():
             if name not in self._tables:
                 known = ", ".join(sorted(self._tables)) or "none"
                 raise CheckpointError(
                     f"the checkpoint holds state {name!r}, which the function does not declare ({known})"
                 )
-            for table in parts:
+            for table in restored.tables():
                 self._check_table(name, table)
                 self._take_over(name, table)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.states import as_restored, table_of
 from weir.ids import AttemptId, Uid
 from weir.operators.base import KEY_GROUP_COLUMN, Operator, OperatorContext, OperatorSpec, Restored
 from weir.state.hashing import split_by_owner
@@ -70,7 +71,9 @@ class KeyedRun:
         for index in range(parallelism):
             subtask = spec.make()
             here = context(index, parallelism)
-            subtask.open(here, None if tables is None else Restored(tables=_owned(tables, here.key_groups)))
+            subtask.open(
+                here, None if tables is None else Restored(states=as_restored(_owned(tables, here.key_groups)))
+            )
             self._subtasks.append(subtask)
 
     def process(self, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
@@ -80,8 +83,8 @@ class KeyedRun:
         return rows(emitted)
 
     def freeze(self) -> Tables:
-        frozen = [subtask.freeze().tables for subtask in self._subtasks]
-        return {name: [part[name]() for part in frozen] for name in frozen[0]}
+        frozen = [subtask.freeze().states for subtask in self._subtasks]
+        return {name: [table_of(part[name]) for part in frozen] for name in frozen[0]}
 
 
 def _owned(tables: Tables, groups: range) -> Tables:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from tests.states import as_restored, table_of
 from weir.errors import CheckpointError, DataError, ProtocolViolation, SchemaError, UserCodeError
 from weir.ids import AttemptId, Uid
 from weir.operators import aggregate as module
@@ -132,7 +134,7 @@ class Pipeline:
             restored = None
             if tables is not None:
                 own = [t.filter(pl_in(t[KEY_GROUP_COLUMN], place.key_groups)) for t in tables]
-                restored = Restored(tables={"aggregate": own})
+                restored = Restored(states=as_restored({"aggregate": own}))
             operator.open(place, restored)
         return operators
 
@@ -155,7 +157,7 @@ class Pipeline:
 
     def freeze(self) -> list[Any]:
         self.flush()
-        return [operator.freeze().tables["aggregate"] for operator in self.running]
+        return [partial(table_of, operator.freeze().states["aggregate"]) for operator in self.running]
 
 
 def pl_in(column: pa.ChunkedArray, groups: range) -> pa.Array:

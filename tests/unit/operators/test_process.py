@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.states import table_of
 from tests.unit.operators.running import KeyedRun, context, cut, opened, rows, run
 from weir.errors import CheckpointError, PlanError, SchemaError, UserCodeError
 from weir.operators.base import KEY_GROUP_COLUMN
@@ -163,9 +164,9 @@ def test_a_snapshot_restores_at_another_parallelism(before: int, after: int, key
 def test_a_frozen_table_does_not_see_later_changes() -> None:
     operator, _ = opened(spec(), BATCH.schema)
     operator.process(BATCH, lambda batch: None)
-    build = operator.freeze().tables["total"]
+    build = operator.freeze().states["total"]
     operator.process(BATCH, lambda batch: None)
-    assert sorted(build().column("value").to_pylist()) == [70, 100, 110]
+    assert sorted(table_of(build).column("value").to_pylist()) == [70, 100, 110]
 
 
 def test_instances_share_nothing_that_the_function_keeps_for_itself() -> None:

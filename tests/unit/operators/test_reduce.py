@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.states import table_of
 from tests.unit.operators.running import KeyedRun, cut, opened, rows, run
 from weir.errors import PlanError, SchemaError, UserCodeError
 from weir.operators.reduce import ReduceRows
@@ -69,7 +70,7 @@ def test_a_snapshot_restores_at_another_parallelism(before: int, after: int) -> 
 def test_the_state_is_a_table_of_rows() -> None:
     operator, _ = opened(ReduceRows(["key"], as_tuple), BATCH.schema)
     operator.process(BATCH, lambda batch: None)
-    table = operator.freeze().tables["reduced"]()
+    table = table_of(operator.freeze().states["reduced"])
     assert table.schema.field("value").type == pa.struct(list(BATCH.schema))
     assert sorted(map(str, table.column("value").to_pylist())) == sorted(
         map(str, [{"key": "a", "value": 9}, {"key": "b", "value": 2}, {"key": None, "value": 10}])

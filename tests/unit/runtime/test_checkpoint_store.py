@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.runtime.fakes import FaultyStorage
@@ -10,7 +12,7 @@ from weir.ids import AttemptId, CheckpointId, Uid
 from weir.runtime import layout
 from weir.runtime.checkpoint_store import CheckpointStore, Claim
 from weir.snapshot.manifest import VERSION, Manifest, OperatorSnapshot, PartOf, encode
-from weir.snapshot.messages import FileRef
+from weir.snapshot.messages import FileRef, StatePart
 
 LOST = StorageUnavailable("the reply was lost")
 
@@ -332,7 +334,8 @@ def test_a_driver_that_was_taken_over_must_not_let_its_new_checkpoint_be_committ
 
 
 def upload(storage: FaultyStorage, checkpoint: int, attempt: int, uid: str = "op") -> FileRef:
-    path = layout.state_path(CheckpointId(checkpoint), AttemptId(attempt), Uid(uid), 0, "values")
+    name = layout.state_name(Uid(uid), 0, "values")
+    path = layout.state_path(CheckpointId(checkpoint), AttemptId(attempt), name)
     storage.write(path, b"state")
     return FileRef(path, 5, "")
 
@@ -342,7 +345,7 @@ def test_discarding_frees_the_files_of_that_attempt_only_and_leaves_a_mark() -> 
     upload(storage, 4, attempt=1)
     upload(storage, 4, attempt=11)
     store.discard(CheckpointId(4), AttemptId(1))
-    assert storage.list("chk-0000000004") == ["a11-op-0-values.arrow", "aborted"]
+    assert storage.list("chk-0000000004") == ["a11-op-0-values", "aborted"]
 
 
 def test_an_aborted_id_is_never_given_out_again() -> None:
@@ -382,9 +385,52 @@ def test_a_retirement_that_fails_in_the_middle_leaves_no_checkpoint_without_its_
     with pytest.raises(StorageUnavailable):
         store.retire(CheckpointId(2))
     assert store.listing().valid == (2,)
-    assert storage.list("chk-0000000001") == ["a1-op-0-values.arrow"]
+    assert storage.list("chk-0000000001") == ["a1-op-0-values"]
     store.retire(CheckpointId(2))
     assert "chk-0000000001" not in storage.list("")
+
+
+def share(storage: FaultyStorage, checkpoint: int, attempt: int = 1) -> FileRef:
+    path = layout.shared_path(CheckpointId(checkpoint), AttemptId(attempt), "op-0-values-0")
+    storage.write(path, b"shared")
+    return FileRef(path, 6, "")
+
+
+def referring(checkpoint: int, attempt: int, *files: FileRef) -> Manifest:
+    state = StatePart("arrow", {str(number): file for number, file in enumerate(files)})
+    operators = {Uid("op"): OperatorSnapshot(1, (PartOf(0, None, {"values": state}),))}
+    return replace(manifest(checkpoint, attempt), operators=operators)
+
+
+def test_a_shared_file_goes_when_the_last_manifest_that_names_it_goes_and_not_before() -> None:
+    storage, store = claimed()
+    first, second = share(storage, 1), share(storage, 2)
+    store.publish(referring(1, 1, first))
+    store.publish(referring(2, 1, first, second))
+    store.retire(CheckpointId(2))
+    assert len(storage.list("shared")) == 2
+    store.publish(referring(3, 1, second))
+    store.retire(CheckpointId(3))
+    assert [f"shared/{name}" for name in storage.list("shared")] == [second.path]
+    store.publish(referring(4, 1))
+    store.retire(CheckpointId(4))
+    assert storage.list("shared") == []
+
+
+def test_shared_files_of_a_checkpoint_under_way_are_left_alone() -> None:
+    storage, store = claimed()
+    store.publish(referring(1, 1, share(storage, 1)))
+    share(storage, 2)
+    store.retire(CheckpointId(1))
+    assert len(storage.list("shared")) == 2
+
+
+def test_discarding_frees_the_shared_files_that_the_attempt_wrote_for_that_checkpoint_only() -> None:
+    storage, store = claimed()
+    kept = [share(storage, 3), share(storage, 4, attempt=11), share(storage, 41)]
+    share(storage, 4)
+    store.discard(CheckpointId(4), AttemptId(1))
+    assert [f"shared/{name}" for name in storage.list("shared")] == sorted(file.path for file in kept)
 
 
 def test_finishing_sweeps_up_what_late_uploads_have_left() -> None:

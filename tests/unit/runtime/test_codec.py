@@ -17,7 +17,9 @@ from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput
 ATTEMPT, CHECKPOINT, SUBTASK = AttemptId(3), CheckpointId(7), SubtaskId(VertexId(1), 2)
 PARTS = (
     m.OperatorPart(
-        Uid("count"), inline={"position": [1, 2.5, None]}, files={"sums": m.FileRef("a/b.arrow", 10, "crc")}
+        Uid("count"),
+        inline={"position": [1, 2.5, None]},
+        states={"sums": m.StatePart("arrow", {"0": m.FileRef("a/b", 10, "crc")}, [1])},
     ),
     m.OperatorPart(Uid("sink")),
 )
@@ -54,7 +56,8 @@ def test_a_message_comes_out_equal_and_with_its_own_types(message: m.FromTask) -
     if isinstance(found, m.SnapshotTaken):
         assert type(found.subtask) is SubtaskId
         assert type(found.parts) is tuple
-        assert type(found.parts[0].files["sums"]) is m.FileRef
+        assert type(found.parts[0].states["sums"]) is m.StatePart
+        assert type(found.parts[0].states["sums"].files["0"]) is m.FileRef
 
 
 def test_every_message_between_tasks_and_driver_is_known() -> None:

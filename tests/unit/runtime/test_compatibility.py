@@ -12,9 +12,9 @@ from weir.graph.plan import Forward, Plan
 from weir.ids import AttemptId, CheckpointId, Uid
 from weir.runtime.compatibility import check_compatible
 from weir.snapshot.manifest import VERSION, Manifest, OperatorSnapshot, PartOf
-from weir.snapshot.messages import FileRef, Json
+from weir.snapshot.messages import FileRef, Json, StatePart
 
-FILE = FileRef("f", 1, "sha256:0")
+STATE = StatePart("arrow", {"0": FileRef("f", 1, "sha256:0")})
 
 
 def plan(uid: str = "sum", states: tuple[str, ...] = ("values",), max_parallelism: int = 8) -> Plan:
@@ -26,14 +26,14 @@ def plan(uid: str = "sum", states: tuple[str, ...] = ("values",), max_parallelis
     return Plan(made.vertices, made.edges, max_parallelism)
 
 
-def manifest(max_parallelism: int = 8, **operators: tuple[Json, dict[str, FileRef]]) -> Manifest:
+def manifest(max_parallelism: int = 8, **operators: tuple[Json, dict[str, StatePart]]) -> Manifest:
     parts = {Uid(uid): PartOf(0, inline, files) for uid, (inline, files) in operators.items()}
     snapshots = {uid: OperatorSnapshot(1, (part,)) for uid, part in parts.items()}
     return Manifest(VERSION, "job", CheckpointId(4), AttemptId(1), max_parallelism, 0.0, snapshots)
 
 
 def test_a_checkpoint_of_the_same_plan_fits() -> None:
-    full: dict[str, Any] = {"source": (3, {}), "sum": (None, {"values": FILE}), "sink": ({"pending": []}, {})}
+    full: dict[str, Any] = {"source": (3, {}), "sum": (None, {"values": STATE}), "sink": ({"pending": []}, {})}
     check_compatible(manifest(**full), plan())
 
 
@@ -46,7 +46,7 @@ def test_another_max_parallelism_is_refused_with_both_numbers() -> None:
         check_compatible(manifest(16), plan())
 
 
-@pytest.mark.parametrize("held", [(None, {"values": FILE}), ({"position": 0}, {})], ids=["table", "inline"])
+@pytest.mark.parametrize("held", [(None, {"values": STATE}), ({"position": 0}, {})], ids=["table", "inline"])
 def test_state_that_no_operator_claims_is_refused_with_the_uids_that_exist(held: Any) -> None:
     message = r"checkpoint 4 holds state of operator 'sum', which is not in the job.*\['sink', 'source', 'total'\].*uid"
     with pytest.raises(CheckpointError, match=message):
@@ -59,9 +59,9 @@ def test_an_operator_without_state_may_be_removed() -> None:
 
 def test_a_state_table_that_the_operator_no_longer_has_is_refused_by_name() -> None:
     with pytest.raises(CheckpointError, match=r"state \['counts'\] of operator 'sum' \(the sum\).*\['values'\]"):
-        check_compatible(manifest(sum=(None, {"values": FILE, "counts": FILE})), plan())
+        check_compatible(manifest(sum=(None, {"values": STATE, "counts": STATE})), plan())
 
 
 def test_a_table_under_the_uid_of_a_sink_is_refused() -> None:
     with pytest.raises(CheckpointError, match=r"\['values'\] of operator 'sink'.*declares \[\]"):
-        check_compatible(manifest(sink=(None, {"values": FILE})), plan())
+        check_compatible(manifest(sink=(None, {"values": STATE})), plan())

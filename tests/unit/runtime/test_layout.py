@@ -33,7 +33,7 @@ def test_no_two_states_share_a_file() -> None:
     states = ["s", "0-s", "x", "s.arrow"]
     combinations = itertools.product([1, 11], uids, [0, 1, 10], states)
     paths = [
-        layout.state_path(CheckpointId(1), AttemptId(attempt), Uid(uid), index, state)
+        layout.state_path(CheckpointId(1), AttemptId(attempt), layout.state_name(Uid(uid), index, state))
         for attempt, uid, index, state in combinations
     ]
     assert len(set(paths)) == len(paths)
@@ -41,7 +41,7 @@ def test_no_two_states_share_a_file() -> None:
 
 
 def test_the_files_of_an_attempt_are_told_from_those_of_another() -> None:
-    name = layout.state_path(CheckpointId(1), AttemptId(11), Uid("op"), 0, "s").split("/")[1]
+    name = layout.state_path(CheckpointId(1), AttemptId(11), layout.state_name(Uid("op"), 0, "s")).split("/")[1]
     assert name.startswith(layout.state_prefix(AttemptId(11)))
     assert not name.startswith(layout.state_prefix(AttemptId(1)))
 

@@ -14,9 +14,11 @@ from weir.errors import CheckpointError, CorruptCheckpoint, StorageFull, Storage
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
 from weir.operators.base import KEY_GROUP_COLUMN, Frozen, key_group_range
 from weir.runtime.sink_end import SinkEnd
-from weir.runtime.snapshots import Snapshot, Snapshotter, encode_table, restored_part
+from weir.runtime.snapshots import Snapshot, Snapshotter
+from weir.runtime.state_files import restored_part
 from weir.snapshot.manifest import Manifest, OperatorSnapshot, PartOf, build, checksum
-from weir.snapshot.messages import FileRef, OperatorPart, SnapshotDeclined, SnapshotTaken
+from weir.snapshot.messages import FileRef, OperatorPart, SnapshotDeclined, SnapshotTaken, StatePart
+from weir.state.frozen import FrozenTable, encode_table
 
 HERE = SubtaskId(VertexId(0), 0)
 TABLE = pa.table({"n": [1, 2, 3]})
@@ -60,7 +62,7 @@ class Desk:
 
 
 def state(table: pa.Table = TABLE) -> Frozen:
-    return Frozen(None, {"values": lambda: table})
+    return Frozen(None, {"values": FrozenTable(lambda: table)})
 
 
 # --- Writing ------------------------------------------------------------------------------------------
@@ -74,10 +76,10 @@ def test_a_snapshot_is_acknowledged_with_length_and_checksum_of_what_was_written
     run_all(desk.background)
     (taken,) = desk.answers
     (part,) = taken.parts
-    file = part.files["values"]
+    file = part.states["values"].files["00000"]
     data = desk.storage.read(file.path)
     assert (taken.checkpoint, taken.attempt, taken.subtask, taken.duration_ms) == (7, 3, HERE, 12)
-    assert file == FileRef("chk-0000000007/a3-op-0-values.arrow", data.size, checksum(data))
+    assert file == FileRef("chk-0000000007/a3-op-0-values-00000", data.size, checksum(data))
     assert pa.ipc.open_file(data).read_all() == TABLE
 
 
@@ -89,7 +91,7 @@ def test_tables_are_built_in_the_background_only() -> None:
         built.append("built")
         return TABLE
 
-    desk.begin(1, Frozen(None, {"values": build_table}))
+    desk.begin(1, Frozen(None, {"values": FrozenTable(build_table)}))
     assert built == []
     run_all(desk.background)
     assert built == ["built"]
@@ -173,7 +175,7 @@ def test_an_error_in_building_a_table_ends_the_attempt() -> None:
     def fail() -> pa.Table:
         raise ValueError("our bug")
 
-    desk.begin(1, Frozen(None, {"values": fail}))
+    desk.begin(1, Frozen(None, {"values": FrozenTable(fail)}))
     with pytest.raises(ValueError, match="our bug"):
         run_one(desk.background)
 
@@ -194,7 +196,8 @@ def written(storage: FaultyStorage, parallelism: int, max_parallelism: int = 8) 
         data = encode_table(keyed(key_group_range(index, parallelism, max_parallelism)))
         storage.write(f"part-{index}", data)
         file = FileRef(f"part-{index}", data.size, checksum(data))
-        parts[SubtaskId(VertexId(0), index)] = (OperatorPart(Uid("op"), f"inline {index}", {"values": file}),)
+        state = StatePart("arrow", {"0": file})
+        parts[SubtaskId(VertexId(0), index)] = (OperatorPart(Uid("op"), f"inline {index}", {"values": state}),)
     return build(
         job="test",
         checkpoint=CheckpointId(1),
@@ -204,6 +207,12 @@ def written(storage: FaultyStorage, parallelism: int, max_parallelism: int = 8) 
         parts=parts,
         parallelism={VertexId(0): parallelism},
     )
+
+
+def read_all(manifest: Manifest, storage: FaultyStorage, **where: int) -> list[pa.Table]:
+    part = restored_part(manifest, context("op", **where), storage)
+    assert part is not None
+    return list(part.tables("values"))
 
 
 @pytest.mark.parametrize("old", [1, 2, 3, 5, 8])
@@ -217,7 +226,7 @@ def test_every_row_is_restored_by_the_owner_of_its_key_group_at_any_parallelism(
         part = restored_part(manifest, own, storage)
         assert part is not None
         assert [inline.value for inline in part.inline] == [f"inline {i}" for i in range(old)]
-        groups = [g for table in part.tables.get("values", []) for g in table[KEY_GROUP_COLUMN].to_pylist()]
+        groups = [g for table in part.tables("values") for g in table[KEY_GROUP_COLUMN].to_pylist()]
         assert set(groups) == set(own.key_groups)
         restored += groups
     assert sorted(restored) == sorted([*range(8)] * 2)
@@ -232,7 +241,7 @@ def test_a_subtask_reads_only_the_files_that_hold_its_key_groups() -> None:
     storage = FaultyStorage()
     manifest = written(storage, 4)
     storage.calls.clear()
-    restored_part(manifest, context("op", index=0, parallelism=2), storage)
+    read_all(manifest, storage, index=0, parallelism=2)
     assert storage.calls == [("read", "part-0"), ("read", "part-1")]
 
 
@@ -241,7 +250,7 @@ def test_a_missing_file_is_named() -> None:
     manifest = written(storage, 1)
     storage.delete("part-0")
     with pytest.raises(CheckpointError, match="part-0 is missing although the manifest names it"):
-        restored_part(manifest, context("op"), storage)
+        read_all(manifest, storage)
 
 
 @pytest.mark.parametrize("at", [0, 17, -1])
@@ -252,7 +261,7 @@ def test_an_altered_byte_is_found(at: int) -> None:
     data[at] ^= 1
     storage.write("part-0", bytes(data))
     with pytest.raises(CorruptCheckpoint, match="part-0 has checksum"):
-        restored_part(manifest, context("op"), storage)
+        read_all(manifest, storage)
 
 
 def test_a_file_that_was_cut_off_is_found() -> None:
@@ -260,7 +269,7 @@ def test_a_file_that_was_cut_off_is_found() -> None:
     manifest = written(storage, 1)
     storage.write("part-0", storage.read("part-0").to_pybytes()[:-1])
     with pytest.raises(CorruptCheckpoint, match=r"part-0 has \d+ bytes; the manifest says"):
-        restored_part(manifest, context("op"), storage)
+        read_all(manifest, storage)
 
 
 def test_a_file_that_is_not_arrow_is_an_error_that_says_so() -> None:
@@ -268,6 +277,9 @@ def test_a_file_that_is_not_arrow_is_an_error_that_says_so() -> None:
     manifest = written(storage, 1)
     storage.write("part-0", b"not arrow")
     file = FileRef("part-0", 9, checksum(b"not arrow"))
-    altered = replace(manifest, operators={Uid("op"): OperatorSnapshot(1, (PartOf(0, None, {"values": file}),))})
+    altered = replace(
+        manifest,
+        operators={Uid("op"): OperatorSnapshot(1, (PartOf(0, None, {"values": StatePart("arrow", {"0": file})}),))},
+    )
     with pytest.raises(CorruptCheckpoint, match="part-0 is not an Arrow file"):
-        restored_part(altered, context("op"), storage)
+        read_all(altered, storage)

@@ -34,6 +34,7 @@ from weir.runtime.subtask import Activity, InnerSubtask, SourceSubtask, Subtask
 from weir.snapshot.alignment import AtLeastOnceAlignment, ExactlyOnceAlignment
 from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput
 from weir.snapshot.messages import SnapshotDeclined, SnapshotTaken
+from weir.state.frozen import FrozenTable
 
 HERE = SubtaskId(VertexId(0), 0)
 
@@ -426,13 +427,13 @@ def test_rows_of_a_source_are_counted() -> None:
 
 def test_state_goes_into_the_snapshot_beside_the_position() -> None:
     b = source([1])
-    b.operator.frozen = Frozen({"kept": 1}, {"table": lambda: pa.table({"n": [1, 2]})})
+    b.operator.frozen = Frozen({"kept": 1}, {"table": FrozenTable(lambda: pa.table({"n": [1, 2]}))})
     b.subtask.trigger(checkpoint(1))
     b.steps()
     run_all(b.background)
     (taken,) = b.control.to_driver
     assert isinstance(taken, SnapshotTaken)
-    assert [(part.uid, part.inline, list(part.files)) for part in taken.parts] == [
+    assert [(part.uid, part.inline, list(part.states)) for part in taken.parts] == [
         ("source", 0, []),
         ("op", {"kept": 1}, ["table"]),
     ]

@@ -22,6 +22,7 @@ from weir.snapshot.messages import (
     SendTrigger,
     SnapshotDeclined,
     SnapshotTaken,
+    StatePart,
     SubtaskFinished,
     TimePassed,
 )
@@ -30,7 +31,7 @@ SOURCE = SubtaskId(VertexId(0), 0)
 SINK = SubtaskId(VertexId(1), 0)
 BOTH = frozenset({SOURCE, SINK})
 SETTINGS = CoordinatorSettings(interval_ms=100, timeout_ms=1_000, tolerable_failures=1, retain=2)
-PARTS = (OperatorPart(Uid("op"), None, {"state": FileRef("f", 10, "c")}),)
+PARTS = (OperatorPart(Uid("op"), None, {"state": StatePart("arrow", {"0": FileRef("f", 10, "c")})}),)
 
 
 class Job:

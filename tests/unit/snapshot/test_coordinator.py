@@ -230,6 +230,17 @@ def test_as_many_checkpoints_are_retained_as_set_with_those_of_earlier_attempts(
     assert job.complete(11) == [completed(11), retire(10)]
 
 
+def test_what_a_checkpoint_under_way_builds_on_is_kept_until_that_one_has_ended() -> None:
+    job = Job(replace(SETTINGS, retain=1, max_concurrent=3))
+    job.at(100)
+    job.complete(1)
+    for now_ms in (200, 300, 400):
+        job.at(now_ms)
+    assert job.complete(2) == [completed(2), retire(1)]
+    assert job.complete(3) == [completed(3), retire(1)]
+    assert job.complete(4) == [completed(4), retire(4)]
+
+
 def test_a_manifest_of_a_checkpoint_that_is_still_collecting_is_a_violation() -> None:
     job = Job()
     job.at(100)

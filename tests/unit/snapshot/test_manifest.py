@@ -11,15 +11,16 @@ import pytest
 from weir.errors import CheckpointError, CorruptCheckpoint, ProtocolViolation
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
 from weir.snapshot.manifest import VERSION, Manifest, OperatorSnapshot, PartOf, build, checksum, decode, encode
-from weir.snapshot.messages import FileRef, OperatorPart
+from weir.snapshot.messages import FileRef, OperatorPart, StatePart
 
 READ, SUM, OUT = Uid("read"), Uid("sum – Σ"), Uid("out")
-FILE = FileRef("chk-7/a2-sum-0.arrow", 1_234, "sha256:00")
+FILE = FileRef("chk-7/a2-sum-0-sums-0", 1_234, "sha256:00")
+STATE = StatePart("arrow", {"0": FILE}, {"rows": 3})
 PARALLELISM = {VertexId(0): 1, VertexId(1): 2}
 PARTS = {
     SubtaskId(VertexId(1), 1): (OperatorPart(SUM), OperatorPart(OUT, {"pending": [[7, {"x": 1.5}]]})),
     SubtaskId(VertexId(0), 0): (OperatorPart(READ, {"offset": 10**18, "name": "ü\ud800"}),),
-    SubtaskId(VertexId(1), 0): (OperatorPart(SUM, None, {"sums": FILE}), OperatorPart(OUT)),
+    SubtaskId(VertexId(1), 0): (OperatorPart(SUM, None, {"sums": STATE}), OperatorPart(OUT)),
 }
 
 
@@ -39,7 +40,7 @@ def test_the_parts_of_all_subtasks_are_put_together_by_operator_and_index() -> N
     manifest = example()
     assert manifest.operators == {
         READ: OperatorSnapshot(1, (PartOf(0, {"offset": 10**18, "name": "ü\ud800"}),)),
-        SUM: OperatorSnapshot(2, (PartOf(0, None, {"sums": FILE}), PartOf(1))),
+        SUM: OperatorSnapshot(2, (PartOf(0, None, {"sums": STATE}), PartOf(1))),
         OUT: OperatorSnapshot(2, (PartOf(0), PartOf(1, {"pending": [[7, {"x": 1.5}]]}))),
     }
     assert manifest.files == (FILE,)

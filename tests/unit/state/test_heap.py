@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.states import table_of
 from weir.errors import PlanError, SchemaError
 from weir.state.descriptors import ValueState
 from weir.state.heap import HeapBackend
@@ -59,8 +60,8 @@ def test_freezing_does_the_work_later_and_sees_the_state_as_it_was() -> None:
     state.clear()
     second = backend.freeze()["s"]
     backend.close()
-    for build, expected in ((first, {1: 1, 2: 1}), (second, {2: 2, 3: 1})):
-        table = build()
+    for frozen, expected in ((first, {1: 1, 2: 1}), (second, {2: 2, 3: 1})):
+        table = table_of(frozen)
         assert dict(zip(table["k"].to_pylist(), table["value"].to_pylist())) == expected
 
 

@@ -1,0 +1,104 @@
+"""The files of a subtask's state in storage: written into a checkpoint, and read out of one.
+
+Comes in: the storage port, and what operators froze. Goes out: files with length and
+checksum, which are checked again when they are read. Knows no format of any file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from weir.errors import CheckpointError, CorruptCheckpoint
+from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid
+from weir.operators.base import InlinePart, OperatorContext, Restored, key_group_range
+from weir.runtime import layout
+from weir.runtime.ports import Storage
+from weir.snapshot.manifest import Manifest, checksum
+from weir.snapshot.messages import FileRef
+from weir.state.frozen import RestoredPart, RestoredParts, RestoredState
+
+
+class CheckpointWriter:
+    """Puts the files of one state of one operator of one subtask into a checkpoint."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        checkpoint: CheckpointId,
+        attempt: AttemptId,
+        *,
+        uid: Uid,
+        subtask: SubtaskId,
+        state: str,
+        breathe: Callable[[], None],
+    ) -> None:
+        self._storage = storage
+        self._checkpoint = checkpoint
+        self._attempt = attempt
+        self._name = layout.state_name(uid, subtask.index, state)
+        self._breathe = breathe
+
+    def put(self, name: str, data: pa.Buffer | bytes, *, shared: bool = False) -> FileRef:
+        directory = layout.shared_path if shared else layout.state_path
+        path = directory(self._checkpoint, self._attempt, f"{self._name}-{name}")
+        self._storage.write(path, data)
+        return FileRef(path, memoryview(data).nbytes, checksum(data))
+
+    def put_file(self, name: str, local_path: str, *, shared: bool = False) -> FileRef:
+        with pa.memory_map(local_path) as file:
+            return self.put(name, file.read_buffer(), shared=shared)
+
+    def breathe(self) -> None:
+        self._breathe()
+
+
+class CheckpointFiles:
+    """Files of a checkpoint, each checked against what the manifest says of it."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def read(self, file: FileRef) -> pa.Buffer:
+        try:
+            data = self._storage.read(file.path)
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"state file {file.path} is missing although the manifest names it; restore it from a backup or start "
+                "from another checkpoint"
+            ) from None
+        check_file(data, file)
+        return data
+
+    def fetch(self, file: FileRef, local_path: str) -> None:
+        with open(local_path, "wb") as copy:
+            copy.write(self.read(file))
+
+
+def check_file(data: pa.Buffer, file: FileRef) -> None:
+    """CorruptCheckpoint when the content is not what the manifest says."""
+    if data.size != file.length_bytes:
+        raise CorruptCheckpoint(f"state file {file.path} has {data.size} bytes; the manifest says {file.length_bytes}")
+    found = checksum(data)
+    if found != file.checksum:
+        raise CorruptCheckpoint(f"state file {file.path} has checksum {found}; the manifest says {file.checksum}")
+
+
+def restored_part(manifest: Manifest, context: OperatorContext, storage: Storage) -> Restored | None:
+    """What the checkpoint holds for one operator of one subtask; None when it knows nothing of its uid."""
+    operator = manifest.operators.get(context.uid)
+    if operator is None:
+        return None
+    inline = [InlinePart(part.index, operator.parallelism, part.inline) for part in operator.parts]
+    own = context.key_groups
+    files = CheckpointFiles(storage)
+    found: dict[str, list[RestoredPart]] = {}
+    for part in operator.parts:
+        held = key_group_range(part.index, operator.parallelism, manifest.max_parallelism)
+        for name, state in part.states.items():
+            overlapping = found.setdefault(name, [])
+            if held.start < own.stop and own.start < held.stop:
+                overlapping.append(RestoredPart(state, held, files))
+    states: dict[str, RestoredState] = {name: RestoredParts(parts, own) for name, parts in found.items() if parts}
+    return Restored(inline, states)

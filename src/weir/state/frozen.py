@@ -1,0 +1,196 @@
+"""State on its way into a checkpoint and out of it.
+
+A `FrozenState` is one state of one subtask as it was at a barrier: made at once, written
+later by a background thread. A `RestoredState` is what a checkpoint holds of it for one
+subtask. Both also speak in tables, which every backend understands: that is how state
+moves between backends, parallelisms and formats. Knows no storage: it is handed a writer.
+
+A state table has the key group (int32) as its first column, rows sorted by it, then the
+key columns, then the values; no key comes twice.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from weir.errors import CorruptCheckpoint
+from weir.snapshot.messages import FileRef, StatePart
+
+KEY_GROUP_COLUMN = "__key_group"
+"""First column (int32) of every keyed state table; rows are sorted by it."""
+
+ARROW = "arrow"
+"""The format of whole tables: Arrow IPC files, in the order of their numbers one sorted table."""
+
+FILE_BYTES_MAX = 64 << 20
+"""A state is cut into files of about this size, so that no more of it than that lies in memory twice."""
+
+
+class StateWriter(Protocol):
+    """Where a frozen state puts its files. Used by one background thread."""
+
+    def put(self, name: str, data: pa.Buffer | bytes, *, shared: bool = False) -> FileRef:
+        """Write a file. `shared`: later checkpoints may refer to it, too."""
+
+    def put_file(self, name: str, local_path: str, *, shared: bool = False) -> FileRef:
+        """Write a copy of a local file."""
+
+    def breathe(self) -> None:
+        """Called between small pieces of work: leaves the processor to the stream for a while, if it must."""
+
+
+class FrozenState(ABC):
+    """One state of one subtask as it was at a barrier; the state itself goes on changing.
+
+    `tables` and `write` are called by a background thread, `confirmed` and `released` by the loop's.
+    """
+
+    @abstractmethod
+    def tables(self) -> Iterator[pa.Table]:
+        """The state in pieces that are one sorted table together; at least one, if only for its schema. May be called
+        again."""
+
+    def write(self, out: StateWriter) -> StatePart:
+        """Put the state's files; the default writes the whole table."""
+        return write_tables(self.tables(), out)
+
+    def confirmed(self, part: StatePart) -> None:
+        """The checkpoint exists that `write` made this part for: its shared files may be referred to from now on."""
+
+    def released(self) -> None:
+        """Nobody reads this any more. Called exactly once, whatever became of the checkpoint."""
+
+
+class FrozenTable(FrozenState):
+    """A state that is built as one table, later."""
+
+    def __init__(self, build: Callable[[], pa.Table]) -> None:
+        self._build = build
+
+    def tables(self) -> Iterator[pa.Table]:
+        yield self._build()
+
+
+def write_tables(tables: Iterable[pa.Table], out: StateWriter) -> StatePart:
+    """Whole tables as Arrow files of about FILE_BYTES_MAX."""
+    files: dict[str, FileRef] = {}
+    held: list[pa.Table] = []
+    size = 0
+
+    def close() -> None:
+        name = f"{len(files):05d}"
+        files[name] = out.put(name, encode_table(pa.concat_tables(held)))
+
+    for table in tables:
+        if held and size + table.nbytes > FILE_BYTES_MAX:
+            close()
+            held, size = [], 0
+        held.append(table)
+        size += table.nbytes
+        out.breathe()
+    close()
+    return StatePart(ARROW, files)
+
+
+def encode_table(table: pa.Table) -> pa.Buffer:
+    """A state table as an Arrow IPC file."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+def decode_table(data: pa.Buffer, path: str) -> pa.Table:
+    try:
+        return pa.ipc.open_file(pa.BufferReader(data)).read_all()
+    except pa.ArrowInvalid as error:
+        raise CorruptCheckpoint(f"state file {path} is not an Arrow file: {error}") from error
+
+
+# --- Out of a checkpoint ------------------------------------------------------------------------------
+
+
+class StateFiles(Protocol):
+    """The files of a checkpoint, checked against the manifest when they are read."""
+
+    def read(self, file: FileRef) -> pa.Buffer:
+        """The content."""
+
+    def fetch(self, file: FileRef, local_path: str) -> None:
+        """Put the content into a new local file; it may be a link to a copy that must not be changed."""
+
+
+@dataclass(frozen=True)
+class RestoredPart:
+    """What one old subtask had put in for a state."""
+
+    part: StatePart
+    key_groups: range
+    """Those that the old subtask owned."""
+    files: StateFiles
+
+
+class RestoredState(Protocol):
+    """What a checkpoint holds of one state for one subtask."""
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Exactly the rows of this subtask's key groups; each table sorted, no key twice in all of them."""
+
+    @property
+    def whole(self) -> RestoredPart | None:
+        """The part whose key groups are exactly this subtask's, if there is one: its files may be taken as they are."""
+
+
+@dataclass(frozen=True)
+class RestoredParts:
+    """The parts of old subtasks that overlap with this one's key groups."""
+
+    parts: Sequence[RestoredPart]
+    own: range
+
+    def tables(self) -> Iterator[pa.Table]:
+        for part in self.parts:
+            covered = self.own.start <= part.key_groups.start and part.key_groups.stop <= self.own.stop
+            for table in READERS[part.part.format](part):
+                yield table if covered else only(table, self.own)
+
+    @property
+    def whole(self) -> RestoredPart | None:
+        return self.parts[0] if len(self.parts) == 1 and self.parts[0].key_groups == self.own else None
+
+
+@dataclass(frozen=True)
+class RestoredTables:
+    """Tables that are at hand already."""
+
+    given: Sequence[pa.Table]
+
+    def tables(self) -> Iterator[pa.Table]:
+        yield from self.given
+
+    @property
+    def whole(self) -> RestoredPart | None:
+        return None
+
+
+def read_arrow(part: RestoredPart) -> Iterator[pa.Table]:
+    for name in sorted(part.part.files):
+        file = part.part.files[name]
+        yield decode_table(part.files.read(file), file.path)
+
+
+READERS: Mapping[str, Callable[[RestoredPart], Iterator[pa.Table]]] = {ARROW: read_arrow}
+"""How the tables of each format are read."""
+
+
+def only(table: pa.Table, key_groups: range) -> pa.Table:
+    """The rows of some key groups. Rows are sorted by key group, so they are one slice."""
+    groups: Any = table.column(KEY_GROUP_COLUMN).to_numpy()
+    start, stop = np.searchsorted(groups, [key_groups.start, key_groups.stop])
+    return table.slice(int(start), int(stop - start))
