@@ -136,6 +136,30 @@ class Checkpoints:
 
 
 @dataclass(frozen=True)
+class Heap:
+    """State lives in the memory of the Python processes: the fastest, as long as it fits."""
+
+
+@dataclass(frozen=True)
+class RocksDb:
+    """State lives in RocksDB on a local disk, and may be larger than memory."""
+
+    memory_max: Size = "512MB"
+    """Most memory that the databases of one task take together, for what was written and read last."""
+
+    directory: str | None = None
+    """A local directory for them; None: one below the directory for temporary files."""
+
+    def __post_init__(self) -> None:
+        size_bytes(self.memory_max, "RocksDb.memory_max")
+
+
+StateBackend: TypeAlias = "Heap | RocksDb"
+
+BACKENDS: dict[str, StateBackend] = {"heap": Heap(), "rocksdb": RocksDb()}
+
+
+@dataclass(frozen=True)
 class Settings:
     """The engine's named limits. The defaults suit most jobs."""
 
@@ -170,6 +194,9 @@ class Settings:
     snapshot_share: float = 0.15
     """Most of a processor, per such thread, that writing a large snapshot may take while the stream needs it."""
 
+    backend: StateBackend = field(default_factory=Heap)
+    """Where keyed state lives in the tasks. Environment(backend="rocksdb") sets it, too."""
+
     commit_retries_max: int = 5
     """Times that a failed commit of a sink is tried again before the attempt fails."""
 
@@ -179,6 +206,8 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("max_parallelism", "batch_rows_max", "channel_batches_max", "snapshot_threads"):
             check_at_least(self, name, 1)
+        if not isinstance(self.backend, (Heap, RocksDb)):
+            raise ConfigError(f"Settings.backend: expected Heap() or RocksDb(…), found {self.backend!r}")
         if not 0 < self.snapshot_share <= 1:
             raise ConfigError(f"Settings.snapshot_share: {self.snapshot_share} is not above 0 and at most 1")
         for name in ("commit_retries_max", "storage_retries_max"):

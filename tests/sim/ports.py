@@ -20,6 +20,9 @@ class SimClock:
     def now_ms(self) -> float:
         return self.time_ms
 
+    def wall_ms(self) -> int:
+        return round(self.time_ms)
+
 
 class SimBackground:
     """Work that was handed over and has not run yet."""

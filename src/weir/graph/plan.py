@@ -111,6 +111,12 @@ class Plan:
         return frozenset(SubtaskId(v.id, i) for v in self.vertices if v.is_sink for i in range(v.parallelism))
 
     @property
+    def stateful_per_task(self) -> int:
+        """How many operators with state one task hosts at most."""
+        specs = [operator.spec for vertex in self.vertices for operator in vertex.operators]
+        return sum(bool(spec.states) for spec in specs if isinstance(spec, OperatorSpec))
+
+    @property
     def bounded(self) -> bool:
         return all(s.bounded for v in self.vertices if isinstance(s := v.operators[0].spec, Source))
 

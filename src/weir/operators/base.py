@@ -18,6 +18,7 @@ from weir.ids import AttemptId, Uid
 from weir.snapshot.messages import Json
 from weir.state.frozen import KEY_GROUP_COLUMN as KEY_GROUP_COLUMN
 from weir.state.frozen import FrozenState, RestoredState
+from weir.state.place import StatePlace
 
 Emit: TypeAlias = Callable[[pa.RecordBatch], None]
 """Hand a batch to whatever comes next."""
@@ -34,6 +35,8 @@ class OperatorContext:
     parallelism: int
     max_parallelism: int
     attempt: AttemptId
+    place: StatePlace = field(default_factory=StatePlace)
+    """Where its state lives."""
 
     @property
     def key_groups(self) -> range:

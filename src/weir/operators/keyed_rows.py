@@ -17,7 +17,7 @@ from weir.operators.row_codec import Rows
 from weir.operators.rows import RowOperator
 from weir.operators.user_code import user_code_error
 from weir.state.backend import Backend, Key
-from weir.state.heap import HeapBackend
+from weir.state.backends import make_backend
 from weir.state.key_columns import check_key_type
 
 
@@ -42,8 +42,11 @@ class KeyedRowOperator(RowOperator):
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         super().open(context, restored)
-        self.backend = HeapBackend(
-            self._key_schema, max_parallelism=context.max_parallelism, key_groups=context.key_groups
+        self.backend = make_backend(
+            self._key_schema,
+            max_parallelism=context.max_parallelism,
+            key_groups=context.key_groups,
+            place=context.place,
         )
         self.declare()
         if restored is not None:

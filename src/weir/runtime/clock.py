@@ -32,6 +32,9 @@ class SystemClock:
     def now_ms(self) -> float:
         return time.monotonic() * 1_000
 
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
 
 class Mailbox:
     """Where other threads leave work for the loop's thread, and wake it."""

@@ -45,6 +45,9 @@ class _Clock:
     def now_ms(self) -> float:
         return self.time_ms
 
+    def wall_ms(self) -> int:
+        return round(self.time_ms)
+
 
 class _Background:
     """Work that waits for its turn."""

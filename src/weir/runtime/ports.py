@@ -22,9 +22,12 @@ Element: TypeAlias = "pa.RecordBatch | Marker"
 
 
 class Clock(Protocol):
-    """Time that only grows."""
+    """Time that only grows, and the time of day."""
 
     def now_ms(self) -> float: ...
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
 
 
 class Background(Protocol):

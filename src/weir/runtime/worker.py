@@ -11,11 +11,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from weir.config import Mode, Settings, duration_ms, size_bytes
 from weir.errors import ProtocolViolation
 from weir.graph.plan import Plan, PlannedOperator
-from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex
+from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex, Uid
 from weir.operators.base import OperatorContext, OperatorSpec, Restored
 from weir.operators.sink import Sink
 from weir.operators.source import Source
@@ -41,6 +42,7 @@ from weir.snapshot.messages import (
     ToTask,
     TriggerCheckpoint,
 )
+from weir.state.place import StatePlace
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class WorkerPorts:
     control: Control
     background: Background
     storage: Storage
+    directory: str | None = None
+    """A local directory for state, of this task's own; None: there is none."""
 
 
 @dataclass(frozen=True)
@@ -275,7 +279,18 @@ class _Builder:
             parallelism=self._vertex.parallelism,
             max_parallelism=self._config.plan.max_parallelism,
             attempt=self._config.attempt,
+            place=StatePlace(
+                backend=self._config.settings.backend,
+                directory=self._directory(operator.uid),
+                tables_per_task=self._config.plan.stateful_per_task,
+                now_ms=self._ports.clock.wall_ms,
+            ),
         )
+
+    def _directory(self, uid: Uid) -> str | None:
+        if self._ports.directory is None:
+            return None
+        return f"{self._ports.directory}/{quote(uid, safe='')}-{self._subtask.index}"
 
     def _restored(self, context: OperatorContext) -> Restored | None:
         if self._manifest is None:
