@@ -21,7 +21,6 @@ from weir.operators.aggregate_layout import AggregateLayout, check_same_columns
 from weir.operators.aggregate_state import BATCH_ROWS_MAX, KeyedState, PassingState, blamed, in_batches
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.user_code import operator_label
-from weir.state.frozen import FrozenTable
 from weir.state.xxhash64 import Ints
 
 STATE = "aggregate"
@@ -151,9 +150,12 @@ class RunningAggregateOperator(Operator):
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
         self._state = KeyedState(self._layout, context)
-        for table in restored.tables(STATE) if restored else ():
+        if restored is None or STATE not in restored.states:
+            return
+        for table in restored.tables(STATE):
             for batch in self._checked(table).to_batches(max_chunksize=BATCH_ROWS_MAX):
                 self._state.merge(batch)
+        self._state.restored(restored.states[STATE])
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         if not batch.num_rows:
@@ -177,7 +179,7 @@ class RunningAggregateOperator(Operator):
     def freeze(self) -> Frozen:
         if self._changed:
             raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
-        return Frozen(states={STATE: FrozenTable(self._state.freeze())})
+        return Frozen(states={STATE: self._state.freeze()})
 
     def _distinct_changes(self) -> Ints:
         return distinct(np.concatenate(self._changed), len(self._state))

@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from weir.errors import DataError
-from weir.operators.aggregate_kernels import Kernel, ReadFrozen
+from weir.operators.aggregate_kernels import Kernel
 from weir.operators.polars_bridge import series_to_arrow
 from weir.state.xxhash64 import Ints
 
@@ -70,10 +70,6 @@ class FrameKernel(Kernel):
 
     def read(self, slots: Ints) -> list[pa.Array]:
         return self._to_arrow(self._gather(self._rows[slots]))
-
-    def freeze(self) -> ReadFrozen:
-        rows, whole = self._rows[: self._count].copy(), self._whole()
-        return lambda slots: self._to_arrow(whole[rows[slots]])
 
     def _check_sizes(self, merged: pl.DataFrame) -> None:
         """Polars adds decimals modulo 128 bits: look at the size of the same sums in floats."""

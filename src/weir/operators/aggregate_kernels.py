@@ -7,7 +7,7 @@ accumulators of any slots, as Arrow arrays. Never sees keys or rows of the user.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -20,9 +20,6 @@ from weir.state.xxhash64 import Ints
 
 Rule: TypeAlias = Literal["add", "min", "max", "first", "last"]
 """How two accumulators become one."""
-
-ReadFrozen: TypeAlias = "Callable[[Ints], list[pa.Array]]"
-"""Reads accumulators by slot as they were when they were frozen; from any thread."""
 
 _CAPACITY_MIN = 1_024
 _INT64_MAX = (1 << 63) - 1
@@ -43,10 +40,6 @@ class Kernel(ABC):
         """The accumulators of these slots, as copies."""
 
     @abstractmethod
-    def freeze(self) -> ReadFrozen:
-        """What `read` would say now, for later."""
-
-    @abstractmethod
     def clear(self) -> None:
         """Back to no slots at all."""
 
@@ -63,10 +56,6 @@ class FixedKernel(Kernel):
 
     def read(self, slots: Ints) -> list[pa.Array]:
         return [column.read(slots) for column in self._columns]
-
-    def freeze(self) -> ReadFrozen:
-        frozen = [column.copy() for column in self._columns]
-        return lambda slots: [column.read(slots) for column in frozen]
 
     def clear(self) -> None:
         for column in self._columns:
@@ -114,13 +103,6 @@ class _SlotColumn:
 
     def read(self, slots: Ints) -> pa.Array:
         return build_fixed(self._values[slots], None if self._valid is None else self._valid[slots], self._kind)
-
-    def copy(self) -> _SlotColumn:
-        twin = object.__new__(_SlotColumn)
-        twin.__dict__.update(self.__dict__)
-        twin._values = self._values[: self._count].copy()
-        twin._valid = None if self._valid is None else self._valid[: self._count].copy()
-        return twin
 
     def clear(self) -> None:
         self._values[: self._count] = self._identity

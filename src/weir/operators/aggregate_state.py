@@ -6,7 +6,7 @@ and batches of accumulators, final values or state rows. Emits nothing by itself
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -15,12 +15,13 @@ import pyarrow as pa
 
 from weir.errors import DataError
 from weir.operators.aggregate_frames import distinct
-from weir.operators.aggregate_kernels import ReadFrozen
 from weir.operators.aggregate_layout import AggregateLayout
 from weir.operators.base import OperatorContext
 from weir.operators.user_code import operator_label, user_code_error
-from weir.state.hashing import hash_keys, key_groups
-from weir.state.key_index import FrozenKeys, KeyIndex
+from weir.state.frozen import FrozenState, RestoredState
+from weir.state.hashing import hash_keys
+from weir.state.key_index import KeyIndex
+from weir.state.slot_snapshot import CHANGES, SlotHistory
 from weir.state.xxhash64 import Ints
 
 BATCH_ROWS_MAX = 65_536
@@ -60,10 +61,6 @@ class Accumulators:
         with blamed(self._context):
             return [a.final(k.read(slots)) for a, k in zip(self._aggregates, self._kernels, strict=True)]
 
-    def freeze(self) -> ReadFrozen:
-        readers = [kernel.freeze() for kernel in self._kernels]
-        return lambda slots: [array for read in readers for array in read(slots)]
-
     def clear(self) -> None:
         for kernel in self._kernels:
             kernel.clear()
@@ -74,9 +71,14 @@ class KeyedState:
 
     def __init__(self, layout: AggregateLayout, context: OperatorContext) -> None:
         self._layout = layout
-        self._max_parallelism = context.max_parallelism
         self._index = KeyIndex(layout.key_schema)
         self._accumulators = Accumulators(layout, context)
+        self._history = SlotHistory(
+            layout.stored,
+            keys=len(layout.keys),
+            max_parallelism=context.max_parallelism,
+            read=self._accumulators.read,
+        )
 
     def __len__(self) -> int:
         return len(self._index)
@@ -84,14 +86,16 @@ class KeyedState:
     def add_rows(self, batch: pa.RecordBatch) -> Ints:
         """Merge rows of the user; returns the slot of each."""
         slots = find_slots(self._index, [batch.column(key) for key in self._layout.keys])
-        self._accumulators.add_rows(batch, slots, count=len(self._index))
+        with self._history.changing(slots, len(self._index)):
+            self._accumulators.add_rows(batch, slots, count=len(self._index))
         return slots
 
     def merge(self, batch: pa.RecordBatch) -> Ints:
         """Merge rows of keys and accumulators; returns the slot of each."""
         columns, width = batch.columns, len(self._layout.keys)
         slots = find_slots(self._index, columns[:width])
-        self._accumulators.merge(columns[width:], slots, count=len(self._index))
+        with self._history.changing(slots, len(self._index)):
+            self._accumulators.merge(columns[width:], slots, count=len(self._index))
         return slots
 
     def values(self, slots: Ints) -> pa.RecordBatch:
@@ -99,11 +103,15 @@ class KeyedState:
         arrays = [*self._index.keys(slots), *self._accumulators.values(slots)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._layout.output)
 
-    def freeze(self) -> Callable[[], pa.Table]:
-        """The state as it is now: copies the accumulators, and builds the table when it is called."""
-        keys, read = self._index.freeze(), self._accumulators.freeze()
-        schema, max_parallelism = self._layout.stored, self._max_parallelism
-        return lambda: _build_table(keys, read, schema=schema, max_parallelism=max_parallelism)
+    def freeze(self) -> FrozenState:
+        """The state as it is now; copies nothing."""
+        return self._history.freeze(self._index.freeze())
+
+    def restored(self, state: RestoredState) -> None:
+        """All of this was merged, into nothing."""
+        whole = state.whole
+        if whole is not None and whole.part.format == CHANGES:
+            self._history.restored(whole.part)
 
 
 class PassingState:
@@ -183,16 +191,6 @@ def in_batches(slots: Ints) -> Iterator[Ints]:
     """Pieces of at most BATCH_ROWS_MAX."""
     for start in range(0, len(slots), BATCH_ROWS_MAX):
         yield slots[start : start + BATCH_ROWS_MAX]
-
-
-def _build_table(keys: FrozenKeys, read: ReadFrozen, *, schema: pa.Schema, max_parallelism: int) -> pa.Table:
-    """One row per key, sorted by key group."""
-    groups = key_groups(keys.hashes, max_parallelism).astype(np.uint16)
-    batches = []
-    for slots in in_batches(np.argsort(groups, kind="stable")):
-        columns = [pa.array(groups[slots].astype(np.int32)), *keys.keys(slots), *read(slots)]
-        batches.append(pa.RecordBatch.from_arrays(columns, schema=schema))
-    return pa.Table.from_batches(batches, schema=schema)
 
 
 def _pieces(columns: Sequence[pa.Array], widths: Sequence[int]) -> Iterator[Sequence[pa.Array]]:

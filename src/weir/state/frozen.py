@@ -11,6 +11,7 @@ key columns, then the values; no key comes twice.
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from weir.errors import CorruptCheckpoint
+from weir.errors import CheckpointError, CorruptCheckpoint
 from weir.snapshot.messages import FileRef, StatePart
 
 KEY_GROUP_COLUMN = "__key_group"
@@ -78,14 +79,21 @@ class FrozenTable(FrozenState):
 
 
 def write_tables(tables: Iterable[pa.Table], out: StateWriter) -> StatePart:
-    """Whole tables as Arrow files of about FILE_BYTES_MAX."""
+    """A whole table in the format that everybody reads."""
+    return StatePart(ARROW, put_tables(tables, out))
+
+
+def put_tables(
+    tables: Iterable[pa.Table], out: StateWriter, *, shared: bool = False, first: int = 0
+) -> dict[str, FileRef]:
+    """Tables as Arrow files of about FILE_BYTES_MAX, numbered from `first` on."""
     files: dict[str, FileRef] = {}
     held: list[pa.Table] = []
     size = 0
 
     def close() -> None:
-        name = f"{len(files):05d}"
-        files[name] = out.put(name, encode_table(pa.concat_tables(held)))
+        name = f"{first + len(files):05d}"
+        files[name] = out.put(name, encode_table(pa.concat_tables(held)), shared=shared)
 
     for table in tables:
         if held and size + table.nbytes > FILE_BYTES_MAX:
@@ -95,7 +103,7 @@ def write_tables(tables: Iterable[pa.Table], out: StateWriter) -> StatePart:
         size += table.nbytes
         out.breathe()
     close()
-    return StatePart(ARROW, files)
+    return files
 
 
 def encode_table(table: pa.Table) -> pa.Buffer:
@@ -157,7 +165,7 @@ class RestoredParts:
     def tables(self) -> Iterator[pa.Table]:
         for part in self.parts:
             covered = self.own.start <= part.key_groups.start and part.key_groups.stop <= self.own.stop
-            for table in READERS[part.part.format](part):
+            for table in reader(part.part.format)(part):
                 yield table if covered else only(table, self.own)
 
     @property
@@ -185,8 +193,23 @@ def read_arrow(part: RestoredPart) -> Iterator[pa.Table]:
         yield decode_table(part.files.read(file), file.path)
 
 
-READERS: Mapping[str, Callable[[RestoredPart], Iterator[pa.Table]]] = {ARROW: read_arrow}
-"""How the tables of each format are read."""
+def reader(format: str) -> Callable[[RestoredPart], Iterator[pa.Table]]:
+    """How the tables of a format are read."""
+    if format not in READERS:
+        raise CheckpointError(
+            f"state format {format!r} is unknown to this Weir ({', '.join(sorted(READERS))}); restore it with the Weir "
+            "that wrote it, or a newer one"
+        )
+    module, name = READERS[format]
+    read: Callable[[RestoredPart], Iterator[pa.Table]] = getattr(importlib.import_module(module), name)
+    return read
+
+
+READERS: Mapping[str, tuple[str, str]] = {
+    ARROW: ("weir.state.frozen", "read_arrow"),
+    "changes": ("weir.state.slot_snapshot", "read_changes"),
+}
+"""Format to the module and function that reads it; imported when it is needed."""
 
 
 def only(table: pa.Table, key_groups: range) -> pa.Table:

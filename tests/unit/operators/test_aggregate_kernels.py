@@ -166,19 +166,6 @@ def test_a_sum_of_decimals_beyond_their_38_digits_raises(times: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string()])
-def test_a_frozen_kernel_stays_as_it_was_while_the_other_goes_on(kind: pa.DataType) -> None:
-    kernel: Kernel = of.last("x").kernel(pa.schema({"x": kind}), "out")
-    numbers = pa.array(range(3), pa.int64()).cast(kind).to_pylist()
-    merge(kernel, [0, 1], numbers[:2], kind, 2)
-    frozen = kernel.freeze()
-    merge(kernel, list(range(5_000)), numbers[2:] * 4_999 + [None], kind, 5_000)
-    kernel.clear()
-    merge(kernel, [0], [None], kind, 1)
-    assert frozen(np.array([1, 0]))[0].to_pylist() == [numbers[1], numbers[0]]
-    assert read(kernel, 1) == [None]
-
-
-@pytest.mark.parametrize("kind", [pa.int64(), pa.string()])
 def test_a_cleared_kernel_has_forgotten_everything(kind: pa.DataType) -> None:
     for rule in ("min", "max", "first", "last"):
         kernel: Kernel = getattr(of, rule)("x").kernel(pa.schema({"x": kind}), "out")
