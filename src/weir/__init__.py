@@ -21,7 +21,17 @@ from weir.config import (
 )
 from weir.operators.aggregates import Aggregate, aggregate, avg, count, first, last, max, min, sum
 from weir.operators.functions import ProcessFunction
-from weir.state.descriptors import ValueState
+from weir.state.descriptors import (
+    AggregatingState,
+    BroadcastState,
+    ListState,
+    MapState,
+    OperatorListState,
+    Pickled,
+    ReducingState,
+    Ttl,
+    ValueState,
+)
 from weir.version import __version__
 
 __all__ = [
@@ -42,6 +52,14 @@ __all__ = [
     # stateful functions
     "ProcessFunction",
     "ValueState",
+    "ListState",
+    "MapState",
+    "ReducingState",
+    "AggregatingState",
+    "OperatorListState",
+    "BroadcastState",
+    "Ttl",
+    "Pickled",
     # settings
     "Checkpoints",
     "Settings",

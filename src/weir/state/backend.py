@@ -1,8 +1,8 @@
 """The contract of a state backend: values by key, frozen at once, written later.
 
-Comes in: key columns and declared states. Goes out: handles that read and write
-the value of the current key, and tables for snapshots. The names and shapes here
-are what backends and operators share; tests/contract holds what they promise.
+Comes in: key columns and declared states. Goes out: handles that read and write what
+belongs to the current key, and tables for snapshots. The names and shapes here are what
+backends and operators share; tests/contract holds what they promise.
 """
 
 from __future__ import annotations
@@ -12,12 +12,27 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from weir.state.descriptors import ValueState
+from weir.errors import PlanError
+from weir.state.descriptors import (
+    AggregatingState,
+    KeyedState,
+    ListState,
+    MapState,
+    ReducingState,
+    ValueState,
+)
 from weir.state.frozen import KEY_GROUP_COLUMN as KEY_GROUP_COLUMN
 from weir.state.frozen import FrozenState, RestoredState
+from weir.state.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, RowHandle, ValueHandle
 
 VALUE_COLUMN = "value"
-"""Last column of a value state's table; a key column of that name pushes it to `_value`."""
+"""Last column of a state's table, but for TOUCHED_COLUMN; a key column of that name pushes it to `_value`."""
+
+MAP_KEY_COLUMN = "map_key"
+"""Before the value in a map state's table, which has one row per entry."""
+
+TOUCHED_COLUMN = "__touched_ms"
+"""Last column (int64) of a state with a time-to-live: when the value was last touched."""
 
 Key: TypeAlias = Any
 """A key as a backend holds it: a scalar for one key column, a tuple for several."""
@@ -36,33 +51,11 @@ class KeyCursor:
         self.key: Key = None
 
 
-class ValueHandle(Protocol):
-    """One value state at the current key. What `get` returns may be changed freely: only `set` changes the state."""
-
-    value: Any
-
-    def get(self) -> Any:
-        """The value, or the declared default where none was set or it was cleared."""
-
-    def set(self, value: Any) -> None:
-        """Store a value of the declared type, or None; TypeError when it has another type."""
-
-    def clear(self) -> None:
-        """Forget the value."""
-
-
-class RowHandle(Protocol):
-    """One row at the current key: what an operator of ours keeps, under the same law."""
-
-    def get(self) -> Any:
-        """The row, or None."""
-
-    def set(self, row: Sequence[Any]) -> None:
-        """Store a row, or NotOfType. That its integers and strings can be written is for the caller to make sure of."""
-
-
 class Backend(Protocol):
-    """The keyed state of one operator in one subtask. Called by one thread."""
+    """The keyed state of one operator in one subtask. Called by one thread.
+
+    Each state is declared once, before `restore`. Handles obey the laws in handles.py.
+    """
 
     cursor: KeyCursor
 
@@ -72,17 +65,45 @@ class Backend(Protocol):
     def shown(self, key: Key) -> Any:
         """A key as users know it."""
 
-    def value_state(self, descriptor: ValueState) -> ValueHandle:
-        """Declare a state. Each name once, before `restore`."""
+    def value_state(self, descriptor: ValueState) -> ValueHandle: ...
+
+    def list_state(self, descriptor: ListState) -> ListHandle: ...
+
+    def map_state(self, descriptor: MapState) -> MapHandle: ...
+
+    def reducing_state(self, descriptor: ReducingState) -> ReducingHandle: ...
+
+    def aggregating_state(self, descriptor: AggregatingState) -> AggregatingHandle: ...
 
     def row_state(self, name: str, schema: pa.Schema, make: MakeRow) -> RowHandle:
         """Declare a state of whole rows, a struct in its table; `make` builds the rows that `get` returns."""
 
+    def begin(self, keys: Sequence[Key]) -> None:
+        """Rows with these keys come now, one after the other: a backend may fetch their values at once."""
+
+    def end(self) -> None:
+        """They are through: a backend may write back what they changed. Not called when a function has raised."""
+
     def freeze(self) -> Mapping[str, FrozenState]:
-        """Every state as it is now, by name."""
+        """Every state as it is now, by name. Never called between `begin` and `end`."""
 
     def restore(self, states: Mapping[str, RestoredState]) -> None:
         """Take over what was frozen, for exactly this subtask's key groups."""
 
     def close(self) -> None:
         """Release what is held."""
+
+
+def declare(backend: Backend, state: KeyedState) -> Any:
+    """The handle of a state of any keyed kind."""
+    if isinstance(state, ValueState):
+        return backend.value_state(state)
+    if isinstance(state, ListState):
+        return backend.list_state(state)
+    if isinstance(state, MapState):
+        return backend.map_state(state)
+    if isinstance(state, ReducingState):
+        return backend.reducing_state(state)
+    if isinstance(state, AggregatingState):
+        return backend.aggregating_state(state)
+    raise PlanError(f"{state!r} is no keyed state")

@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from weir.errors import CheckpointError, PlanError, ProtocolViolation
 from weir.schema import format_type
-from weir.state.backend import KEY_GROUP_COLUMN, VALUE_COLUMN, Key, KeyCursor, MakeRow, RowHandle, ValueHandle
+from weir.state.backend import KEY_GROUP_COLUMN, VALUE_COLUMN, Key, KeyCursor, MakeRow
 from weir.state.descriptors import ValueState
 from weir.state.frozen import FrozenState, FrozenTable, RestoredState
+from weir.state.handles import RowHandle, ValueHandle
 from weir.state.hashing import hash_keys, key_groups
 from weir.state.key_codec import KeyCodec, stored_type
 from weir.state.values import NotOfType, copier, exactness, integer_limits, normaliser, shown, to_list, usual_type

@@ -273,7 +273,7 @@ def test_what_cannot_be_a_process_function_is_refused_when_built() -> None:
 
 
 def test_state_cannot_be_read_outside_a_running_job() -> None:
-    with pytest.raises(PlanError, match="only a process function of a running job"):
+    with pytest.raises(PlanError, match="only a function of a running job"):
         RunningTotal.total.get()
 
 
