@@ -21,6 +21,7 @@ from weir.config import (
 )
 from weir.operators.aggregates import Aggregate, aggregate, avg, count, first, last, max, min, sum
 from weir.operators.functions import ProcessFunction
+from weir.operators.keyed_batches import KeyedBatchFunction
 from weir.state.descriptors import (
     AggregatingState,
     BroadcastState,
@@ -38,6 +39,7 @@ __all__ = [
     # building jobs
     "Environment",
     "Stream",
+    "KeyedBatchFunction",
     "KeyedStream",
     # aggregates
     "count",

@@ -26,6 +26,7 @@ NAMES = {
     "FixedDelay",
     "JobHandle",
     "JobResult",
+    "KeyedBatchFunction",
     "KeyedStream",
     "ListState",
     "MapState",
@@ -102,6 +103,10 @@ SIGNATURES = {
     "KeyedStream.process": (
         f"(self, function: 'ProcessFunction | Callable[[Any, Any], Any]', {SCHEMA}, *,"
         f" state: 'Mapping[str, ValueState] | None' = None, {OPTIONS}) -> 'Stream'"
+    ),
+    "KeyedStream.process_batches": (
+        f"(self, function: 'KeyedBatchFunction | Callable[[Any, Any], Any]', {SCHEMA}, *,"
+        f" state: 'Mapping[str, ValueState] | None' = None, kind: 'BatchKind' = 'polars', {OPTIONS}) -> 'Stream'"
     ),
     "JobHandle.wait": "(self, timeout: 'float | None' = None) -> 'str'",
     "JobHandle.cancel": "(self) -> 'None'",

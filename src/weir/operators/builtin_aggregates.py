@@ -68,7 +68,7 @@ class Sum(Aggregate):
         return [_cast(array, _sum_type(array.type, "sum", self.column), f"sum({show_input(self.column)})")]
 
     def kernel(self, input_schema: pa.Schema, name: str) -> Kernel:
-        return _kernel(self.accumulators(input_schema), ["add"], name)
+        return make_kernel(self.accumulators(input_schema), ["add"], name)
 
     def final(self, accumulators: Sequence[pa.Array]) -> pa.Array:
         return accumulators[0]
@@ -105,7 +105,7 @@ class Average(Aggregate):
         return [array.cast(self._sum_type(array.type), safe=False), counts]
 
     def kernel(self, input_schema: pa.Schema, name: str) -> Kernel:
-        return _kernel(self.accumulators(input_schema), ["add", "add"], name)
+        return make_kernel(self.accumulators(input_schema), ["add", "add"], name)
 
     def final(self, accumulators: Sequence[pa.Array]) -> pa.Array:
         # Arrow's own cast from decimal to double is off by a bit; Polars rounds correctly.
@@ -137,7 +137,7 @@ class Extreme(Aggregate):
         return [_in_flight(read_input(self.column, batch))]
 
     def kernel(self, input_schema: pa.Schema, name: str) -> Kernel:
-        return _kernel(self.accumulators(input_schema), [self.rule], name)
+        return make_kernel(self.accumulators(input_schema), [self.rule], name)
 
     def final(self, accumulators: Sequence[pa.Array]) -> pa.Array:
         return accumulators[0]
@@ -160,13 +160,14 @@ class Chosen(Aggregate):
         return [_in_flight(read_input(self.column, batch))]
 
     def kernel(self, input_schema: pa.Schema, name: str) -> Kernel:
-        return _kernel(self.accumulators(input_schema), [self.rule], name)
+        return make_kernel(self.accumulators(input_schema), [self.rule], name)
 
     def final(self, accumulators: Sequence[pa.Array]) -> pa.Array:
         return accumulators[0]
 
 
-def _kernel(fields: Sequence[pa.Field], rules: Sequence[Rule], name: str) -> Kernel:
+def make_kernel(fields: Sequence[pa.Field], rules: Sequence[Rule], name: str) -> Kernel:
+    """A kernel of accumulators of any types, each with a rule of its own."""
     if all(is_fixed_width(field.type) for field in fields):
         return FixedKernel([field.type for field in fields], rules, name)
     expressions: Mapping[str, Mapping[Rule, pl.Expr]] = {

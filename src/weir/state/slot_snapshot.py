@@ -204,7 +204,7 @@ class _Saved:
 
     def missing(self, slots: Ints) -> Ints:
         """Of these slots those that were there and are not saved yet, each once."""
-        mine = slots[slots < self._count]
+        mine: Ints = slots[slots < self._count]
         mine = mine[self._at[mine] == 0]
         if len(mine) > 1:
             self._at[mine] = np.arange(1, len(mine) + 1)

@@ -1,0 +1,104 @@
+"""Batches as user functions want them, and what they return as batches again.
+
+Comes in: a batch, or whatever a function gave: Arrow, Polars or pandas. Goes out: the
+one in the chosen kind, the other as a batch of exactly the declared schema, or an
+error that says what was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Literal, TypeAlias, get_args
+
+import polars as pl
+import pyarrow as pa
+
+from weir.errors import PlanError, SchemaError
+from weir.operators.polars_bridge import in_flight_type, series_to_arrow, to_polars
+from weir.schema import format_schema
+
+BatchKind: TypeAlias = Literal["arrow", "polars", "pandas"]
+
+
+def check_kind(kind: str, method: str) -> None:
+    """PlanError when there is no such kind of batch, or not here."""
+    if kind not in get_args(BatchKind):
+        raise PlanError(f"{method}: kind {kind!r} is not one of {', '.join(get_args(BatchKind))}")
+    if kind == "pandas":
+        _pandas(method)
+
+
+def given(batch: pa.RecordBatch, kind: BatchKind) -> Any:
+    """A batch in the kind that the function wants."""
+    if kind == "polars":
+        return to_polars(batch)
+    return batch.to_pandas() if kind == "pandas" else batch
+
+
+def _pandas(method: str) -> Any:
+    try:
+        return import_module("pandas")
+    except ImportError:
+        raise PlanError(f'{method}: kind "pandas" needs pandas, which is not installed: pip install pandas') from None
+
+
+class Results:
+    """Turns what a function returned into batches of one schema. `label`: for messages."""
+
+    def __init__(self, schema: pa.Schema, *, label: str) -> None:
+        self._schema = schema
+        self._label = label
+
+    def checked(self, result: Any) -> pa.RecordBatch:
+        """One batch of the schema; columns may come in another order."""
+        if isinstance(result, pl.DataFrame):
+            self._check_names(result.columns)
+            arrays = [self._from_polars(result.get_column(field.name), field) for field in self._schema]
+        elif isinstance(result, (pa.RecordBatch, pa.Table)):
+            self._check_names(result.column_names)
+            arrays = [self._cast(_whole(result.column(field.name)), field) for field in self._schema]
+        elif hasattr(result, "columns") and hasattr(result, "dtypes") and type(result).__module__.startswith("pandas"):
+            self._check_names(list(result.columns))
+            arrays = [self._from_pandas(result[field.name], field) for field in self._schema]
+        else:
+            raise self._misfit(f"a {type(result).__name__}")
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _check_names(self, names: Sequence[Any]) -> None:
+        if sorted(map(str, names)) != sorted(self._schema.names):
+            raise self._misfit(f"columns {', '.join(map(str, names)) or '(none)'}")
+
+    def _from_polars(self, series: pl.Series, field: pa.Field) -> pa.Array:
+        found = in_flight_type(series.clear().to_arrow(compat_level=pl.CompatLevel.oldest()).type)
+        self._check_type(found, field)
+        return self._check_nulls(series_to_arrow(series, field.type), field)
+
+    def _cast(self, array: pa.Array, field: pa.Field) -> pa.Array:
+        if array.type != field.type:
+            self._check_type(in_flight_type(array.type), field)
+            array = array.cast(field.type)
+        return self._check_nulls(array, field)
+
+    def _from_pandas(self, series: Any, field: pa.Field) -> pa.Array:
+        # pandas has no integers with nulls and other such habits: what can be told without loss is taken.
+        try:
+            return self._check_nulls(_whole(pa.array(series, field.type, from_pandas=True)), field)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            raise self._misfit(f"column {field.name!r} of dtype {series.dtype}: {error}") from None
+
+    def _check_type(self, found: pa.DataType, field: pa.Field) -> None:
+        if found != in_flight_type(field.type) and not pa.types.is_null(found):
+            raise self._misfit(f"column {field.name!r} of type {found}")
+
+    def _check_nulls(self, array: pa.Array, field: pa.Field) -> pa.Array:
+        if array.null_count and not field.nullable:
+            raise self._misfit(f"a null in column {field.name!r}")
+        return array
+
+    def _misfit(self, found: str) -> SchemaError:
+        return SchemaError(f"{self._label}: expected a result with ({format_schema(self._schema)}), found {found}")
+
+
+def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
