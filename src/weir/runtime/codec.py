@@ -5,7 +5,7 @@ and the same values again on the other side. Never touches a socket or a thread.
 
     message   kind | JSON {"message": class name, field: value …}
     batch     kind, payload offset, 0, channel | padding | Arrow IPC record batch
-    marker    kind, 8, 0, channel | int64 (checkpoint, timestamp, or 0)
+    marker    kind, 8, 0, channel | int64 (checkpoint, timestamp, or 0) | a barrier's savepoint, if it has one
     credit    kind, 8, 0, channel | int64 (elements taken)
 """
 
@@ -46,6 +46,7 @@ _MESSAGES: Mapping[str, type] = {
         *(messages.SnapshotTaken, messages.SnapshotDeclined, messages.EpochsCommitted, messages.SubtaskFinished),
         *(messages.DeployTask, messages.StopTask),
         *(messages.TriggerCheckpoint, messages.AbortCheckpoint, messages.CheckpointCompleted),
+        *(messages.ResumeSources, messages.DrainSources),
     )
 }
 
@@ -155,7 +156,8 @@ class ElementCodec:
         if isinstance(element, pa.RecordBatch):
             return self._encode_batch(element, channel)
         if isinstance(element, Barrier):
-            return _MARKER.pack(BARRIER, _HEADER.size, 0, channel, element.checkpoint)
+            marker = _MARKER.pack(BARRIER, _HEADER.size, 0, channel, element.checkpoint)
+            return marker if element.savepoint is None else marker + element.savepoint.encode()
         if isinstance(element, BarrierCancelled):
             return _MARKER.pack(BARRIER_CANCELLED, _HEADER.size, 0, channel, element.checkpoint)
         if isinstance(element, EndOfInput):
@@ -167,7 +169,7 @@ class ElementCodec:
         kind, offset, _, _ = _HEADER.unpack_from(frame)
         if kind in (BATCH, BATCH_WITH_DICTIONARIES):
             return self._decode_batch(frame.slice(offset), kind)
-        return _marker(kind, _MARKER.unpack_from(frame)[4])
+        return _marker(kind, _MARKER.unpack_from(frame)[4], memoryview(frame)[_MARKER.size :].tobytes().decode())
 
     def _encode_batch(self, batch: pa.RecordBatch, channel: int) -> bytes:
         found, expected = batch.schema, self._schema
@@ -199,9 +201,9 @@ class ElementCodec:
             return stream.read_next_batch()
 
 
-def _marker(kind: int, value: int) -> Marker:
+def _marker(kind: int, value: int, rest: str) -> Marker:
     if kind == BARRIER:
-        return Barrier(CheckpointId(value))
+        return Barrier(CheckpointId(value), rest or None)
     if kind == BARRIER_CANCELLED:
         return BarrierCancelled(CheckpointId(value))
     if kind == END_OF_INPUT:

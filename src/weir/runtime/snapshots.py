@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid
 from weir.operators.base import Frozen
 from weir.runtime.ports import Background, Clock, Control, Storage
+from weir.runtime.savepoints import OpenStorage, SavepointWriter
 from weir.runtime.sink_end import SinkEnd
 from weir.runtime.state_files import CheckpointWriter
+from weir.runtime.storage import open_storage
 from weir.snapshot.messages import Json, OperatorPart, SnapshotDeclined, SnapshotTaken, StatePart
-from weir.state.frozen import FrozenState
+from weir.state.frozen import FrozenState, write_tables
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Snapshot:
     prepare: Callable[[], Json] | None
     """Makes the sink's epoch durable; must run whether or not the checkpoint completes."""
     started_ms: float
+    savepoint: str | None = None
+    """Where the states are to be exported to, besides."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class _Written:
     parts: tuple[OperatorPart, ...]
     committable: Json
     refusal: str | None
+    exported: tuple[OperatorPart, ...] = ()
+    export_refused: str | None = None
 
 
 class Snapshotter:
@@ -53,6 +59,7 @@ class Snapshotter:
         control: Control,
         clock: Clock,
         sink: SinkEnd | None,
+        open_storage: OpenStorage = open_storage,
     ) -> None:
         self._subtask = subtask
         self._attempt = attempt
@@ -61,6 +68,7 @@ class Snapshotter:
         self._control = control
         self._clock = clock
         self._sink = sink
+        self._open_storage = open_storage
         self._queue: deque[Snapshot] = deque()
         self._aborted: set[CheckpointId] = set()
         self._unconfirmed: dict[CheckpointId, list[tuple[FrozenState, StatePart]]] = {}
@@ -108,7 +116,35 @@ class Snapshotter:
             parts = tuple(self._write_part(snapshot.checkpoint, uid, frozen) for uid, frozen in snapshot.frozen.items())
         except OSError as error:
             return _Written((), committable, f"{type(error).__name__}: {error}")
-        return _Written(parts, committable, None)
+        if snapshot.savepoint is None:
+            return _Written(parts, committable, None)
+        try:
+            exported = self._export(snapshot, snapshot.savepoint)
+        except Exception as error:
+            # A place that cannot be written is the savepoint's trouble, and not the checkpoint's.
+            return _Written(parts, committable, None, export_refused=f"{type(error).__name__}: {error}")
+        return _Written(parts, committable, None, exported)
+
+    def _export(self, snapshot: Snapshot, savepoint: str) -> tuple[OperatorPart, ...]:
+        """The same states as whole tables of the savepoint. What the sink has still to commit is not in it: the
+        savepoint is published when that is committed."""
+        storage = self._open_storage(savepoint)
+        parts = []
+        for uid, frozen in snapshot.frozen.items():
+            states: dict[str, StatePart] = {}
+            for name, state in frozen.states.items():
+                writer = SavepointWriter(
+                    storage,
+                    snapshot.checkpoint,
+                    self._attempt,
+                    uid=uid,
+                    subtask=self._subtask,
+                    state=name,
+                    breathe=self._background.breathe,
+                )
+                states[name] = write_tables(state.tables(), writer)
+            parts.append(OperatorPart(uid, frozen.inline, states))
+        return tuple(parts)
 
     def _write_part(self, checkpoint: CheckpointId, uid: Uid, frozen: Frozen) -> OperatorPart:
         states: dict[str, StatePart] = {}
@@ -142,7 +178,17 @@ class Snapshotter:
             parts = (*parts, OperatorPart(self._sink.uid, self._sink.inline))
         if result.refusal is None:
             duration_ms = round(self._clock.now_ms() - snapshot.started_ms)
-            self._control.send(SnapshotTaken(self._attempt, snapshot.checkpoint, self._subtask, parts, duration_ms))
+            self._control.send(
+                SnapshotTaken(
+                    self._attempt,
+                    snapshot.checkpoint,
+                    self._subtask,
+                    parts,
+                    duration_ms,
+                    result.exported,
+                    result.export_refused,
+                )
+            )
         else:
             self.decline(snapshot.checkpoint, result.refusal)
         self._next()

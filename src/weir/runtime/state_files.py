@@ -85,7 +85,18 @@ def check_file(data: pa.Buffer, file: FileRef) -> None:
         raise CorruptCheckpoint(f"state file {file.path} has checksum {found}; the manifest says {file.checksum}")
 
 
-def restored_part(manifest: Manifest, context: OperatorContext, storage: Storage) -> Restored | None:
+class ForeignParts(RestoredParts):
+    """Parts that lie in another job's storage, or in a savepoint: no checkpoint of this job may refer to their files,
+    so that they are only read as tables."""
+
+    @property
+    def whole(self) -> RestoredPart | None:
+        return None
+
+
+def restored_part(
+    manifest: Manifest, context: OperatorContext, storage: Storage, *, is_own: bool = True
+) -> Restored | None:
     """What the checkpoint holds for one operator of one subtask; None when it knows nothing of its uid."""
     operator = manifest.operators.get(context.uid)
     if operator is None:
@@ -100,5 +111,6 @@ def restored_part(manifest: Manifest, context: OperatorContext, storage: Storage
             overlapping = found.setdefault(name, [])
             if held.start < own.stop and own.start < held.stop:
                 overlapping.append(RestoredPart(state, held, files))
-    states: dict[str, RestoredState] = {name: RestoredParts(parts, own) for name, parts in found.items() if parts}
+    kind = RestoredParts if is_own else ForeignParts
+    states: dict[str, RestoredState] = {name: kind(parts, own) for name, parts in found.items() if parts}
     return Restored(inline, states)

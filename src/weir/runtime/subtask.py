@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 import pyarrow as pa
@@ -89,8 +90,14 @@ class Subtask(ABC):
     def _work(self) -> bool:
         """Take what comes next; False when there is nothing to take."""
 
-    def trigger(self, checkpoint: CheckpointId) -> None:
+    def trigger(self, checkpoint: CheckpointId, *, savepoint: str | None = None, pause: bool = False) -> None:
         """The driver starts a checkpoint; only sources act on it, the others wait for barriers."""
+
+    def resume(self) -> None:
+        """Sources that paused behind a barrier go on."""
+
+    def drain(self) -> None:
+        """Sources end their input now; the others when they have taken what comes from there."""
 
     def abort(self, checkpoint: CheckpointId) -> None:
         """The driver has given a checkpoint up."""
@@ -114,20 +121,29 @@ class Subtask(ABC):
         self._flushed_ms = now_ms
         self.chain.flush()
 
-    def _snapshot(self, checkpoint: CheckpointId, source: dict[Uid, Frozen] | None = None) -> None:
+    def _snapshot(
+        self, checkpoint: CheckpointId, savepoint: str | None, source: dict[Uid, Frozen] | None = None
+    ) -> None:
         # The order is the guarantee: everything held back goes out before the barrier, the state is frozen between
         # the last row before and the first row after it, and only then does the barrier go on.
         self.chain.flush()
         frozen = dict(source or {})
         frozen.update({link.uid: link.operator.freeze() for link in self.chain.links})
         prepare = self.sink.prepare(checkpoint) if self.sink is not None else None
-        self._gate.mark(Barrier(checkpoint))
-        self._snapshotter.begin(Snapshot(checkpoint, frozen, prepare, self._clock.now_ms()))
+        self._gate.mark(Barrier(checkpoint, savepoint))
+        self._snapshotter.begin(Snapshot(checkpoint, frozen, prepare, self._clock.now_ms(), savepoint))
 
     def _end(self) -> None:
         self.chain.end()
         self._gate.mark(EndOfInput())
         self.finished = True
+
+
+@dataclass(frozen=True)
+class _Trigger:
+    checkpoint: CheckpointId
+    savepoint: str | None
+    pause: bool
 
 
 class SourceSubtask(Subtask):
@@ -141,23 +157,34 @@ class SourceSubtask(Subtask):
         self.reader = reader
         self.counters = Counters()
         self._rows_max = rows_max
-        self._triggers: deque[CheckpointId] = deque()
+        self._triggers: deque[_Trigger] = deque()
         self._cancelled: set[CheckpointId] = set()
         """Triggers that wait and were aborted meanwhile."""
         self._poll_after_ms = 0.0
+        self._paused_by: CheckpointId | None = None
+        self._draining = False
 
     @property
     def wake_ms(self) -> float | None:
         """When the reader wants to be asked again; None once it is finished, and while an output is full: room is
         made by others, who then wake the loop. Asking for an early wake-up would only keep it spinning until then."""
-        return None if self.finished or self._gate.full else self._poll_after_ms
+        return None if self.finished or self._paused_by is not None or self._gate.full else self._poll_after_ms
 
-    def trigger(self, checkpoint: CheckpointId) -> None:
-        self._triggers.append(checkpoint)
+    def trigger(self, checkpoint: CheckpointId, *, savepoint: str | None = None, pause: bool = False) -> None:
+        self._triggers.append(_Trigger(checkpoint, savepoint, pause))
+
+    def resume(self) -> None:
+        self._paused_by = None
+
+    def drain(self) -> None:
+        self._draining = True
+        self._poll_after_ms = 0.0
 
     def abort(self, checkpoint: CheckpointId) -> None:
         super().abort(checkpoint)
-        if checkpoint in self._triggers:
+        if self._paused_by == checkpoint:
+            self._paused_by = None
+        if any(trigger.checkpoint == checkpoint for trigger in self._triggers):
             # Markers leave in the order of their ids, so the cancel marker takes the barrier's place in the queue.
             self._cancelled.add(checkpoint)
 
@@ -171,8 +198,11 @@ class SourceSubtask(Subtask):
         if self._triggers:
             self._begin(self._triggers.popleft())
             return True
-        if self.finished or self._clock.now_ms() < self._poll_after_ms:
+        if self.finished or self._paused_by is not None or self._clock.now_ms() < self._poll_after_ms:
             return False
+        if self._draining:
+            self._end()
+            return True
         batch = self.reader.poll(self._rows_max)
         if batch is not None and batch.num_rows:
             self.counters.gave(batch)
@@ -184,12 +214,15 @@ class SourceSubtask(Subtask):
         self._poll_after_ms = self._clock.now_ms() + self.reader.wait_ms
         return False
 
-    def _begin(self, checkpoint: CheckpointId) -> None:
+    def _begin(self, trigger: _Trigger) -> None:
+        checkpoint = trigger.checkpoint
         if checkpoint in self._cancelled:
             self._cancelled.remove(checkpoint)
             self._gate.mark(BarrierCancelled(checkpoint))
-        else:
-            self._snapshot(checkpoint, {self.context.uid: Frozen(self.reader.position())})
+            return
+        self._snapshot(checkpoint, trigger.savepoint, {self.context.uid: Frozen(self.reader.position())})
+        if trigger.pause:
+            self._paused_by = checkpoint
 
 
 class InnerSubtask(Subtask):
@@ -213,6 +246,8 @@ class InnerSubtask(Subtask):
         self._blocked: set[int] = set()
         self._ended: set[int] = set()
         self._turn = 0
+        self._savepoint: tuple[CheckpointId, str] | None = None
+        """Of the newest barrier that named one. The driver starts no other checkpoint meanwhile."""
 
     def abort(self, checkpoint: CheckpointId) -> None:
         super().abort(checkpoint)
@@ -235,6 +270,8 @@ class InnerSubtask(Subtask):
             self.chain.process(self._merged(channel, element))
             return
         if isinstance(element, Barrier):
+            if element.savepoint is not None:
+                self._savepoint = (element.checkpoint, element.savepoint)
             self._align(BarrierArrived(channel, element.checkpoint))
         elif isinstance(element, BarrierCancelled):
             self._align(BarrierCancelArrived(channel, element.checkpoint))
@@ -266,9 +303,12 @@ class InnerSubtask(Subtask):
             elif isinstance(effect, UnblockChannels):
                 self._blocked.clear()
             elif isinstance(effect, TakeSnapshot):
-                self._snapshot(effect.checkpoint)
+                self._snapshot(effect.checkpoint, self._savepoint_of(effect.checkpoint))
             elif isinstance(effect, PassCancel):
                 self._gate.mark(BarrierCancelled(effect.checkpoint))
                 self._snapshotter.decline(effect.checkpoint, "its barrier was overtaken or cancelled")
             else:
                 raise ProtocolViolation(f"subtask {self.id}: unknown effect {effect!r}")
+
+    def _savepoint_of(self, checkpoint: CheckpointId) -> str | None:
+        return self._savepoint[1] if self._savepoint is not None and self._savepoint[0] == checkpoint else None

@@ -21,6 +21,7 @@ from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
 from weir.runtime.control import ControlClient, RemoteStorage
 from weir.runtime.exchange import TaskTransport
 from weir.runtime.ports import Storage
+from weir.runtime.savepoints import Origin
 from weir.runtime.storage import open_storage
 from weir.runtime.worker import Worker, WorkerConfig, WorkerPorts
 from weir.snapshot.manifest import Manifest, decode
@@ -101,7 +102,12 @@ class _Task:
         config = WorkerConfig(spec.job, spec.plan, self._task, spec.attempt, spec.mode, spec.settings)
         ports = WorkerPorts(self._clock, self._transport, self._control, self._background, storage)
         self._worker = Worker(config, ports)
-        self._worker.open(_manifest(storage, deploy))
+        if deploy.restore is not None and deploy.origin is not None:
+            origin = Origin(deploy.origin)
+            source = origin.open()
+            self._worker.open(origin.read(source), source)
+        else:
+            self._worker.open(_manifest(storage, deploy))
         self._loop(self._worker)
 
     def _await_deploy(self) -> DeployTask | None:

@@ -33,9 +33,11 @@ from weir.snapshot.manifest import Manifest
 from weir.snapshot.messages import (
     AbortCheckpoint,
     CheckpointCompleted,
+    DrainSources,
     EpochsCommitted,
     Heartbeat,
     Json,
+    ResumeSources,
     StopTask,
     SubtaskFinished,
     TaskRunning,
@@ -81,10 +83,11 @@ class Worker:
         self._spent: dict[SubtaskId, TimeSpent] = {}
         self.stopped: StopTask | None = None
 
-    def open(self, manifest: Manifest | None) -> None:
-        """Build every subtask, with its state from the checkpoint to restore, if there is one."""
+    def open(self, manifest: Manifest | None, origin: Storage | None = None) -> None:
+        """Build every subtask, with its state from the checkpoint to restore, if there is one. `origin`: where that
+        lies, when it is not among the job's own."""
         for subtask in self._config.plan.hosted_by(self._config.task):
-            self._subtasks.append(_Builder(self._config, self._ports, subtask, manifest).build())
+            self._subtasks.append(_Builder(self._config, self._ports, subtask, manifest, origin).build())
             self._spent[subtask] = TimeSpent(self._ports.clock.now_ms())
         self._ports.control.send(TaskRunning(self._config.attempt, self._config.task))
 
@@ -108,11 +111,16 @@ class Worker:
         if message.attempt != self._config.attempt:
             return
         if isinstance(message, TriggerCheckpoint):
-            self._each(lambda subtask: subtask.trigger(message.checkpoint))
+            savepoint, pause = message.savepoint, message.pause
+            self._each(lambda subtask: subtask.trigger(message.checkpoint, savepoint=savepoint, pause=pause))
         elif isinstance(message, AbortCheckpoint):
             self._each(lambda subtask: subtask.abort(message.checkpoint))
         elif isinstance(message, CheckpointCompleted):
             self._each(lambda subtask: subtask.completed(message.checkpoint))
+        elif isinstance(message, ResumeSources):
+            self._each(lambda subtask: subtask.resume())
+        elif isinstance(message, DrainSources):
+            self._each(lambda subtask: subtask.drain())
         elif isinstance(message, StopTask):
             self.stopped = message
         else:
@@ -169,11 +177,19 @@ class Worker:
 class _Builder:
     """Puts one subtask together."""
 
-    def __init__(self, config: WorkerConfig, ports: WorkerPorts, subtask: SubtaskId, manifest: Manifest | None) -> None:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        ports: WorkerPorts,
+        subtask: SubtaskId,
+        manifest: Manifest | None,
+        origin: Storage | None,
+    ) -> None:
         self._config = config
         self._ports = ports
         self._subtask = subtask
         self._manifest = manifest
+        self._origin = origin
         self._vertex = config.plan.vertices[subtask.vertex]
         self._opened: list[Callable[[], None]] = []
 
@@ -295,4 +311,6 @@ class _Builder:
     def _restored(self, context: OperatorContext) -> Restored | None:
         if self._manifest is None:
             return None
+        if self._origin is not None:
+            return restored_part(self._manifest, context, self._origin, is_own=False)
         return restored_part(self._manifest, context, self._ports.storage)

@@ -16,6 +16,7 @@ Laws:
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -41,14 +42,18 @@ from weir.snapshot.messages import (
     OperatorPart,
     PublishManifest,
     RetireCheckpoints,
+    SavepointPublished,
+    SavepointRefused,
     SendAbort,
     SendCompleted,
     SendTrigger,
     SnapshotDeclined,
     SnapshotTaken,
     SubtaskFinished,
+    Then,
     TimePassed,
 )
+from weir.snapshot.requests import Requests
 
 EVENTS_SHOWN = 20
 """How many of the last events an error shows."""
@@ -133,12 +138,14 @@ class _Run:
     """Why the attempt must fail; told once, after everything else."""
 
     @property
+    def lowest_committed(self) -> float:
+        """Every sink has committed up to this one."""
+        return min((self.committed.get(committer, -1) for committer in self.committers), default=math.inf)
+
+    @property
     def is_committed(self) -> bool:
         """The final checkpoint exists, and every sink has committed it."""
-        final = self.final
-        if final is None or not self.final_published:
-            return False
-        return all(self.committed.get(committer, -1) >= final for committer in self.committers)
+        return self.final is not None and self.final_published and self.lowest_committed >= self.final
 
 
 class Coordinator:
@@ -151,6 +158,7 @@ class Coordinator:
         self._newest_attempt = AttemptId(-1)
         self._next_checkpoint = CheckpointId(1)
         self._requested = False
+        self._requests = Requests()
         self._unresolved: set[CheckpointId] = set()
         """Being published when their attempt ended: they may come to exist, and then count for the next attempt."""
         self._history = History()
@@ -184,8 +192,8 @@ class Coordinator:
         if run is None:
             return None
         due = [p.deadline_ms for p in run.pending.values() if p.stage is _Stage.COLLECTING]
-        if self._phase is CoordinatorPhase.RUNNING and len(run.pending) < self._settings.max_concurrent:
-            if self._requested:
+        if self._phase is CoordinatorPhase.RUNNING and self._may_trigger(run):
+            if self._requested or self._requests.wants_checkpoint:
                 due.append(run.pause_until_ms)
             if run.periodic_ms is not None:
                 due.append(max(run.periodic_ms, run.pause_until_ms))
@@ -194,7 +202,7 @@ class Coordinator:
     # --- The one door ---------------------------------------------------------------------------------
 
     def handle(self, event: CoordinatorEvent, now_ms: float) -> list[CoordinatorEffect]:
-        """Perform the effects in their order. FailAttempt and FinishJob come last."""
+        """Perform the effects in their order. LeaveAttempt, FailAttempt and FinishJob come last."""
         self._recent.append(event)
         handler = self.handlers.get(type(event))
         if handler is None:
@@ -203,6 +211,7 @@ class Coordinator:
         if self._run is not None:
             effects += self._time_out(self._run, now_ms)
             effects += self._publish_next(self._run)
+            effects += self._requests.committed(self._run.lowest_committed)
             effects += self._trigger_due(self._run, now_ms)
             effects += self._conclude(self._run)
         return effects
@@ -234,11 +243,12 @@ class Coordinator:
         return []
 
     def _attempt_ended(self, event: AttemptEnded, now_ms: float) -> list[CoordinatorEffect]:
-        if self._run is not None and event.attempt == self._run.attempt:
-            self._leave_run(now_ms)
-            if self._phase is not CoordinatorPhase.FINISHED:
-                self._phase = CoordinatorPhase.WAITING
-        return []
+        if self._run is None or event.attempt != self._run.attempt:
+            return []
+        self._leave_run(now_ms)
+        if self._phase is not CoordinatorPhase.FINISHED:
+            self._phase = CoordinatorPhase.WAITING
+        return self._requests.attempt_ended("the attempt ended before it was there")
 
     def _leave_run(self, now_ms: float) -> None:
         """Nobody is told: the tasks are going, and what they wrote is retired with the next completed checkpoint."""
@@ -279,7 +289,7 @@ class Coordinator:
         if run.failure is not None and self._phase is not CoordinatorPhase.FAILING:
             self._phase = CoordinatorPhase.FAILING
             return [FailAttempt(run.failure)]
-        if self._phase is CoordinatorPhase.FINISHING and run.is_committed:
+        if self._phase is CoordinatorPhase.FINISHING and run.is_committed and self._requests.is_settled:
             self._phase = CoordinatorPhase.FINISHED
             return [FinishJob()]
         return []
@@ -287,9 +297,19 @@ class Coordinator:
     # --- Triggers -------------------------------------------------------------------------------------
 
     def _requested_by_user(self, event: CheckpointRequested, now_ms: float) -> list[CoordinatorEffect]:
+        if not event.is_plain:
+            return self._requests.ask(event, refusal=self._refusal())
         # While the job finishes, the final checkpoint is the answer.
         self._requested = self._phase not in (CoordinatorPhase.FINISHING, CoordinatorPhase.FINISHED)
         return []
+
+    def _refusal(self) -> str | None:
+        run = self._run
+        if run is None or self._phase is CoordinatorPhase.FAILING:
+            return "the job does not run just now"
+        if run.final is not None:
+            return "the job has finished, and its final checkpoint is under way"
+        return None
 
     def _time_passed(self, event: TimePassed, now_ms: float) -> list[CoordinatorEffect]:
         return []  # Whatever is due is looked after behind every event.
@@ -298,12 +318,19 @@ class Coordinator:
         if run.failure is not None:
             return []
         if self._phase is CoordinatorPhase.FINISHING:
-            return [] if run.final is not None else self._trigger(run, now_ms)
+            if run.final is not None or not self._requests.is_settled:
+                return []
+            final = self._trigger(run, now_ms)
+            return [*final, *self._requests.finishing("the job has finished, and its final checkpoint is under way")]
         periodic = run.periodic_ms is not None and now_ms >= run.periodic_ms
-        allowed = len(run.pending) < self._settings.max_concurrent and now_ms >= run.pause_until_ms
-        if self._phase is CoordinatorPhase.RUNNING and allowed and (periodic or self._requested):
+        wanted = periodic or self._requested or self._requests.wants_checkpoint
+        allowed = self._may_trigger(run) and now_ms >= run.pause_until_ms
+        if self._phase is CoordinatorPhase.RUNNING and allowed and wanted:
             return self._trigger(run, now_ms)
         return []
+
+    def _may_trigger(self, run: _Run) -> bool:
+        return len(run.pending) < self._settings.max_concurrent and not self._requests.holds_triggers
 
     def _trigger(self, run: _Run, now_ms: float) -> list[CoordinatorEffect]:
         checkpoint = self._next_checkpoint
@@ -320,8 +347,11 @@ class Coordinator:
         run.pending[checkpoint] = _Pending(
             checkpoint, now_ms + self._settings.timeout_ms, run.completed[-1] if run.completed else None
         )
-        self._history.triggered(CheckpointRecord(checkpoint, run.attempt, now_ms, final=is_final))
-        return [SendTrigger(checkpoint)]
+        request = self._requests.triggered(checkpoint, is_final=is_final) or CheckpointRequested()
+        record = CheckpointRecord(checkpoint, run.attempt, now_ms, final=is_final, savepoint=request.savepoint)
+        self._history.triggered(record)
+        pause = request.then is Then.STOP and not is_final
+        return [SendTrigger(checkpoint, request.savepoint, pause)]
 
     # --- Acknowledgements -----------------------------------------------------------------------------
 
@@ -335,7 +365,7 @@ class Coordinator:
         self._history.acknowledged(event.checkpoint, event.parts)
         if len(pending.parts) == len(run.subtasks):
             pending.stage = _Stage.READY
-        return []
+        return self._requests.snapshot_taken(event)
 
     def _snapshot_declined(self, event: SnapshotDeclined, now_ms: float) -> list[CoordinatorEffect]:
         run = self._run_of(event.attempt)
@@ -359,6 +389,7 @@ class Coordinator:
     def _abort(
         self, run: _Run, checkpoint: CheckpointId, *, now_ms: float, reason: AbortReason, detail: str = ""
     ) -> list[CoordinatorEffect]:
+        text = f"{reason.value}{': ' if detail else ''}{detail}"
         del run.pending[checkpoint]
         run.pause_until_ms = now_ms + self._settings.min_pause_ms
         self._history.aborted(checkpoint, now_ms, reason=reason, detail=detail)
@@ -369,9 +400,9 @@ class Coordinator:
             if run.failures > self._settings.tolerable_failures:
                 run.failure = run.failure or (
                     f"{run.failures} checkpoints in a row failed, {self._settings.tolerable_failures} are tolerated; "
-                    f"the last, {checkpoint}, {reason.value}{': ' if detail else ''}{detail}"
+                    f"the last, {checkpoint}, {text}"
                 )
-        return [SendAbort(checkpoint, reason, detail)]
+        return [SendAbort(checkpoint, reason, detail), *self._requests.aborted(checkpoint, text)]
 
     # --- Manifests ------------------------------------------------------------------------------------
 
@@ -400,6 +431,7 @@ class Coordinator:
         run.final_published = run.final_published or run.final == checkpoint
         run.completed.append(checkpoint)
         self._history.completed(checkpoint, now_ms)
+        self._requests.completed(checkpoint)
         effects: list[CoordinatorEffect] = [SendCompleted(checkpoint)]
         for older in [pending for pending in run.pending if pending < checkpoint]:
             effects += self._abort(run, older, now_ms=now_ms, reason=AbortReason.SUBSUMED)
@@ -421,6 +453,12 @@ class Coordinator:
         if run is None:
             return []
         return self._abort(run, event.checkpoint, now_ms=now_ms, reason=reason, detail=event.reason)
+
+    def _savepoint_published(self, event: SavepointPublished, now_ms: float) -> list[CoordinatorEffect]:
+        return self._requests.published(event.checkpoint)
+
+    def _savepoint_refused(self, event: SavepointRefused, now_ms: float) -> list[CoordinatorEffect]:
+        return self._requests.refused(event.checkpoint, event.reason)
 
     def _publishing(self, checkpoint: CheckpointId) -> _Run | None:
         """The run that publishes this checkpoint; None when it is not ours any more."""
@@ -447,6 +485,8 @@ class Coordinator:
         TimePassed: _time_passed,
         ManifestPublished: _manifest_published,
         ManifestRefused: _manifest_refused,
+        SavepointPublished: _savepoint_published,
+        SavepointRefused: _savepoint_refused,
         SnapshotTaken: _snapshot_taken,
         SnapshotDeclined: _snapshot_declined,
         EpochsCommitted: _epochs_committed,

@@ -18,6 +18,8 @@ class Barrier:
     """All rows before this belong to the checkpoint; all rows after do not."""
 
     checkpoint: CheckpointId
+    savepoint: str | None = None
+    """Where to export the states to, besides: the checkpoint was asked for as a savepoint."""
 
 
 @dataclass(frozen=True)

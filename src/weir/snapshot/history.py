@@ -42,6 +42,8 @@ class CheckpointRecord:
     detail: str = ""
     final: bool = False
     """The last checkpoint of a bounded job."""
+    savepoint: str | None = None
+    """Where its states are exported to, when it was asked for as a savepoint."""
 
 
 class History:

@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from weir.errors import CheckpointError, CorruptCheckpoint, ProtocolViolation
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
@@ -23,6 +23,8 @@ from weir.snapshot.messages import FileRef, Json, OperatorPart, StatePart
 
 VERSION = 1
 """The format that is written, and the newest that can be read."""
+
+Kind: TypeAlias = Literal["checkpoint", "savepoint"]
 
 _FRAME_START = b'{"body":'
 _FRAME_MIDDLE = b',"sha256":"'
@@ -58,6 +60,9 @@ class Manifest:
     max_parallelism: int
     created_ms: float
     operators: Mapping[Uid, OperatorSnapshot]
+    kind: Kind = "checkpoint"
+    """A checkpoint's paths are relative to the job's directory; a savepoint's to its own, and it refers to nothing
+    else."""
 
     @property
     def files(self) -> tuple[FileRef, ...]:
@@ -84,6 +89,7 @@ def build(
     created_ms: float,
     parts: Mapping[SubtaskId, tuple[OperatorPart, ...]],
     parallelism: Mapping[VertexId, int],
+    kind: Kind = "checkpoint",
 ) -> Manifest:
     """Put the parts of all subtasks together. A part that is missing or that comes twice is our bug."""
     expected = {SubtaskId(vertex, index) for vertex, count in parallelism.items() for index in range(count)}
@@ -108,7 +114,7 @@ def build(
                 f"expected all {count}"
             )
         operators[uid] = OperatorSnapshot(count, tuple(by_index[index] for index in range(count)))
-    return Manifest(VERSION, job, checkpoint, attempt, max_parallelism, created_ms, operators)
+    return Manifest(VERSION, job, checkpoint, attempt, max_parallelism, created_ms, operators, kind)
 
 
 # --- Bytes --------------------------------------------------------------------------------------------
@@ -118,6 +124,7 @@ def encode(manifest: Manifest) -> bytes:
     """The bytes to publish."""
     body = {
         "version": manifest.version,
+        "kind": manifest.kind,
         "job": manifest.job,
         "checkpoint": manifest.checkpoint,
         "attempt": manifest.attempt,
@@ -149,6 +156,7 @@ def decode(data: bytes) -> Manifest:
             max_parallelism=body["max_parallelism"],
             created_ms=body["created_ms"],
             operators={Uid(uid): _operator(value) for uid, value in body["operators"].items()},
+            kind=body.get("kind", "checkpoint"),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise CorruptCheckpoint(

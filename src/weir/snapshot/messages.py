@@ -50,6 +50,16 @@ class OperatorPart:
     """By the name of the state."""
 
 
+class Then(Enum):
+    """What follows when a checkpoint that was asked for is complete and committed."""
+
+    GO_ON = "go on"
+    STOP = "stop"
+    """Sources pause behind its barrier, and the attempt is left."""
+    DRAIN = "drain"
+    """Sources end their input; it is the final checkpoint of the job."""
+
+
 # --- Task to driver ---------------------------------------------------------------------------------
 
 
@@ -80,6 +90,10 @@ class SnapshotTaken:
     subtask: SubtaskId
     parts: tuple[OperatorPart, ...]
     duration_ms: int = 0
+    exported: tuple[OperatorPart, ...] = ()
+    """For a savepoint: the same states, as files of the savepoint, and nothing that is still to be committed."""
+    export_refused: str | None = None
+    """Why there is no export; the checkpoint itself is none the worse."""
 
 
 @dataclass(frozen=True)
@@ -145,14 +159,32 @@ class DeployTask:
     attempt: AttemptId
     addresses: tuple[str, ...]
     restore: CheckpointId | None
+    origin: str | None = None
+    """Where the checkpoint to restore lies (a savepoint, for example); None: among the job's own."""
 
 
 @dataclass(frozen=True)
 class TriggerCheckpoint:
-    """Sources: record your position and send the barrier."""
+    """Sources: record your position and send the barrier. `pause`: then poll no more."""
 
     attempt: AttemptId
     checkpoint: CheckpointId
+    savepoint: str | None = None
+    pause: bool = False
+
+
+@dataclass(frozen=True)
+class ResumeSources:
+    """The job goes on after all: sources that paused behind a barrier poll again."""
+
+    attempt: AttemptId
+
+
+@dataclass(frozen=True)
+class DrainSources:
+    """Sources: poll no more, and end your input as if there were no more rows."""
+
+    attempt: AttemptId
 
 
 @dataclass(frozen=True)
@@ -179,7 +211,9 @@ class StopTask:
     cancelled: bool
 
 
-ToTask: TypeAlias = "DeployTask | TriggerCheckpoint | AbortCheckpoint | CheckpointCompleted | StopTask"
+ToTask: TypeAlias = (
+    "DeployTask | TriggerCheckpoint | AbortCheckpoint | CheckpointCompleted | ResumeSources | DrainSources | StopTask"
+)
 
 
 # --- What the coordinator hears besides task messages -------------------------------------------------
@@ -209,6 +243,17 @@ class AttemptEnded:
 class CheckpointRequested:
     """A user asks for a checkpoint now."""
 
+    savepoint: str | None = None
+    """The directory, of its own, that the states are exported to, too."""
+    then: Then = Then.GO_ON
+    name: str = ""
+    """By which the answer is told. Requests with a savepoint, or after which something follows, have one."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Any checkpoint that begins from now on is the answer."""
+        return self.savepoint is None and self.then is Then.GO_ON
+
 
 @dataclass(frozen=True)
 class TimePassed:
@@ -230,9 +275,24 @@ class ManifestRefused:
     reason: str
 
 
+@dataclass(frozen=True)
+class SavepointPublished:
+    """The savepoint's own manifest is durable: it exists."""
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True)
+class SavepointRefused:
+    """The savepoint could not be written; the checkpoint exists all the same."""
+
+    checkpoint: CheckpointId
+    reason: str
+
+
 CoordinatorEvent: TypeAlias = (
     "AttemptStarted | AttemptEnded | CheckpointRequested | TimePassed | ManifestPublished | ManifestRefused"
-    " | SnapshotTaken | SnapshotDeclined | EpochsCommitted | SubtaskFinished"
+    " | SavepointPublished | SavepointRefused | SnapshotTaken | SnapshotDeclined | EpochsCommitted | SubtaskFinished"
 )
 
 
@@ -254,6 +314,8 @@ class SendTrigger:
     """Tell every task to start the checkpoint."""
 
     checkpoint: CheckpointId
+    savepoint: str | None = None
+    pause: bool = False
 
 
 @dataclass(frozen=True)
@@ -288,6 +350,41 @@ class RetireCheckpoints:
 
 
 @dataclass(frozen=True)
+class SendDrain:
+    """Tell every task to end its sources."""
+
+
+@dataclass(frozen=True)
+class SendResume:
+    """Tell every task that its sources go on."""
+
+
+@dataclass(frozen=True)
+class PublishSavepoint:
+    """The checkpoint is complete and every sink has committed it: make the savepoint exist, then say
+    SavepointPublished or SavepointRefused."""
+
+    checkpoint: CheckpointId
+    request: CheckpointRequested
+    parts: Mapping[SubtaskId, tuple[OperatorPart, ...]]
+
+
+@dataclass(frozen=True)
+class FailRequest:
+    """Tell who asked that nothing comes of it, and remove what was written of a savepoint."""
+
+    request: CheckpointRequested
+    reason: str
+
+
+@dataclass(frozen=True)
+class LeaveAttempt:
+    """What was asked for with Then.STOP is there, and committed: sources are paused, the attempt may be left."""
+
+    request: CheckpointRequested
+
+
+@dataclass(frozen=True)
 class FailAttempt:
     """The attempt cannot go on."""
 
@@ -300,5 +397,6 @@ class FinishJob:
 
 
 CoordinatorEffect: TypeAlias = (
-    "SendTrigger | SendAbort | PublishManifest | SendCompleted | RetireCheckpoints | FailAttempt | FinishJob"
+    "SendTrigger | SendAbort | PublishManifest | SendCompleted | RetireCheckpoints | SendDrain | SendResume"
+    " | PublishSavepoint | FailRequest | LeaveAttempt | FailAttempt | FinishJob"
 )

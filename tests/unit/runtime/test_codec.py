@@ -27,6 +27,8 @@ MESSAGES = [
     m.TaskRegistered(ATTEMPT, TaskIndex(1), "grpc://127.0.0.1:1", 4711),
     m.TaskRunning(ATTEMPT, TaskIndex(1)),
     m.SnapshotTaken(ATTEMPT, CHECKPOINT, SUBTASK, PARTS, duration_ms=12),
+    m.SnapshotTaken(ATTEMPT, CHECKPOINT, SUBTASK, PARTS, exported=PARTS),
+    m.SnapshotTaken(ATTEMPT, CHECKPOINT, SUBTASK, PARTS, export_refused="no such bucket"),
     m.SnapshotDeclined(ATTEMPT, CHECKPOINT, SUBTASK, "disk full: ü"),
     m.EpochsCommitted(ATTEMPT, CHECKPOINT, SUBTASK),
     m.SubtaskFinished(ATTEMPT, SUBTASK),
@@ -34,7 +36,11 @@ MESSAGES = [
     m.Heartbeat(ATTEMPT, TaskIndex(0), {"rows": {"count": 3}}),
     m.DeployTask(ATTEMPT, ("grpc://127.0.0.1:1", "grpc://127.0.0.1:2"), None),
     m.DeployTask(ATTEMPT, (), CHECKPOINT),
+    m.DeployTask(ATTEMPT, (), CHECKPOINT, "s3://bucket/savepoint"),
     m.TriggerCheckpoint(ATTEMPT, CHECKPOINT),
+    m.TriggerCheckpoint(ATTEMPT, CHECKPOINT, "file:///tmp/ü", pause=True),
+    m.ResumeSources(ATTEMPT),
+    m.DrainSources(ATTEMPT),
     m.AbortCheckpoint(ATTEMPT, CHECKPOINT),
     m.CheckpointCompleted(ATTEMPT, CHECKPOINT),
     m.StopTask(ATTEMPT, cancelled=True),
@@ -108,7 +114,10 @@ def test_a_message_is_one_line_of_json() -> None:
     assert json.loads(frame[1:]) == {"message": "TaskRunning", "attempt": 3, "task": 1}
 
 
-@pytest.mark.parametrize("marker", [Barrier(CHECKPOINT), BarrierCancelled(CHECKPOINT), EndOfInput()], ids=repr)
+MARKERS = [Barrier(CHECKPOINT), Barrier(CHECKPOINT, "s3://bucket/ü?a=b"), BarrierCancelled(CHECKPOINT), EndOfInput()]
+
+
+@pytest.mark.parametrize("marker", MARKERS, ids=repr)
 def test_a_marker_comes_out_equal(marker: object) -> None:
     assert there_and_back(marker) == marker
 

@@ -29,6 +29,7 @@ class Desk:
 
     def __init__(self, *, with_sink: bool = False) -> None:
         self.storage, self.background, self.control = FaultyStorage(), SimBackground(), SimControl()
+        self.savepoint = FaultyStorage()
         self.clock = SimClock()
         self.writer = ShelfWriter()
         self.sink = None
@@ -45,16 +46,24 @@ class Desk:
             control=self.control,
             clock=self.clock,
             sink=self.sink,
+            open_storage=lambda uri: {"there": self.savepoint}[uri],
         )
 
-    def begin(self, number: int, frozen: Frozen | None = None, *, numbers: tuple[int, ...] = ()) -> None:
+    def begin(
+        self,
+        number: int,
+        frozen: Frozen | None = None,
+        *,
+        numbers: tuple[int, ...] = (),
+        savepoint: str | None = None,
+    ) -> None:
         checkpoint = CheckpointId(number)
         prepare = None
         if self.sink is not None:
             self.sink.write(rows(*numbers))
             prepare = self.sink.prepare(checkpoint)
         parts = {} if frozen is None else {Uid("op"): frozen}
-        self.snapshotter.begin(Snapshot(checkpoint, parts, prepare, self.clock.now_ms()))
+        self.snapshotter.begin(Snapshot(checkpoint, parts, prepare, self.clock.now_ms(), savepoint))
 
     @property
     def answers(self) -> list[Any]:
@@ -283,3 +292,34 @@ def test_a_file_that_is_not_arrow_is_an_error_that_says_so() -> None:
     )
     with pytest.raises(CorruptCheckpoint, match="part-0 is not an Arrow file"):
         read_all(altered, storage)
+
+
+# --- Savepoints -----------------------------------------------------------------------------------------
+
+
+def test_a_savepoint_holds_the_states_as_whole_tables_and_nothing_that_is_still_to_be_committed() -> None:
+    desk = Desk(with_sink=True)
+    desk.begin(7, state(), numbers=(1, 2), savepoint="there")
+    run_all(desk.background)
+    (taken,) = desk.answers
+    assert [part.uid for part in taken.parts] == ["op", "sink"]
+    (exported,) = taken.exported
+    assert exported.uid == "op" and taken.export_refused is None
+    part = exported.states["values"]
+    assert part.format == "arrow"
+    (file,) = part.files.values()
+    assert "/" not in file.path, "relative to the savepoint's own directory"
+    data = desk.savepoint.read(file.path)
+    assert (data.size, checksum(data)) == (file.length_bytes, file.checksum)
+    assert pa.ipc.open_file(data).read_all() == TABLE
+
+
+@pytest.mark.parametrize("error", [StorageFull("no room"), PermissionError("not yours"), ValueError("odd")], ids=repr)
+def test_a_savepoint_that_cannot_be_written_harms_the_checkpoint_in_no_way(error: Exception) -> None:
+    desk = Desk()
+    desk.savepoint.fail("write", error)
+    desk.begin(7, state(), savepoint="there")
+    run_all(desk.background)
+    (taken,) = desk.answers
+    assert isinstance(taken, SnapshotTaken) and len(taken.parts) == 1
+    assert taken.exported == () and str(error) in (taken.export_refused or "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
 from weir.snapshot.coordinator import Coordinator, CoordinatorSettings
 from weir.snapshot.messages import (
@@ -61,9 +63,11 @@ class Job:
         self.now_ms = now_ms
         return self.tell(TimePassed())
 
-    def taken(self, checkpoint: int, subtask: SubtaskId, attempt: int | None = None) -> list[CoordinatorEffect]:
+    def taken(
+        self, checkpoint: int, subtask: SubtaskId, attempt: int | None = None, **export: Any
+    ) -> list[CoordinatorEffect]:
         of = AttemptId(self.attempt if attempt is None else attempt)
-        return self.tell(SnapshotTaken(of, CheckpointId(checkpoint), subtask, PARTS))
+        return self.tell(SnapshotTaken(of, CheckpointId(checkpoint), subtask, PARTS, **export))
 
     def all_taken(self, checkpoint: int) -> list[CoordinatorEffect]:
         return self.taken(checkpoint, SOURCE) + self.taken(checkpoint, SINK)
@@ -89,8 +93,8 @@ class Job:
         return self.published(checkpoint)
 
 
-def trigger(checkpoint: int) -> SendTrigger:
-    return SendTrigger(CheckpointId(checkpoint))
+def trigger(checkpoint: int, savepoint: str | None = None, *, pause: bool = False) -> SendTrigger:
+    return SendTrigger(CheckpointId(checkpoint), savepoint, pause)
 
 
 def publish(checkpoint: int) -> PublishManifest:

@@ -1,0 +1,169 @@
+"""Savepoints in storage: written by tasks and the driver, found again when a job starts from one.
+
+Comes in: the location of a savepoint, or of any checkpoint of another run. Goes out: its
+files, its manifest, and where they lie. A savepoint's directory holds all that it needs:
+
+    manifest.json                          only with this is it a savepoint; written last
+    0000000012-a3-UID-0-STATE-00000        a state of one subtask, as a whole table
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from weir.errors import CheckpointError, CorruptCheckpoint, StorageFull, StorageUnavailable
+from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid
+from weir.runtime import layout
+from weir.runtime.ports import Storage
+from weir.runtime.storage import absolute_location, location_below, open_storage, scheme_of
+from weir.snapshot.manifest import Manifest, PartOf, checksum, decode, encode
+from weir.snapshot.messages import FileRef, Json
+
+OpenStorage = Callable[[str], Storage]
+
+
+def new_savepoint(directory: str, job: str) -> str:
+    """A place of its own for a savepoint below a directory, never used before."""
+    name = re.sub(r"[^\w.-]", "-", job)
+    return location_below(directory, f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(4)}")
+
+
+class SavepointWriter:
+    """Puts the files of one state of one operator of one subtask into a savepoint."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        checkpoint: CheckpointId,
+        attempt: AttemptId,
+        *,
+        uid: Uid,
+        subtask: SubtaskId,
+        state: str,
+        breathe: Callable[[], None],
+    ) -> None:
+        self._storage = storage
+        self._prefix = layout.shared_prefix(checkpoint, attempt) + layout.state_name(uid, subtask.index, state)
+        self._breathe = breathe
+
+    def put(self, name: str, data: pa.Buffer | bytes, *, shared: bool = False) -> FileRef:
+        path = f"{self._prefix}-{name}"
+        self._storage.write(path, data)
+        return FileRef(path, memoryview(data).nbytes, checksum(data))
+
+    def put_file(self, name: str, local_path: str, *, shared: bool = False) -> FileRef:
+        with pa.memory_map(local_path) as file:
+            return self.put(name, file.read_buffer())
+
+    def breathe(self) -> None:
+        self._breathe()
+
+
+# --- On the driver --------------------------------------------------------------------------------------
+
+
+def publish_savepoint(storage: Storage, manifest: Manifest, *, retries_max: int) -> None:
+    """Make the savepoint exist. Whatever this raises, the caller removes what there is of it."""
+    data = encode(manifest)
+    for _ in range(retries_max + 1):
+        try:
+            if storage.create(layout.MANIFEST, data) or _is_there(storage, data):
+                return
+            raise CheckpointError(f"another {layout.MANIFEST} is there already")
+        except StorageFull:
+            raise
+        except StorageUnavailable:
+            # The write may have happened: the next look tells.
+            continue
+    raise StorageUnavailable(f"its manifest could not be written in {retries_max + 1} tries")
+
+
+def discard_savepoint(storage: Storage) -> None:
+    """Remove what was written of a savepoint that failed. The manifest first: half of one is none."""
+    storage.delete(layout.MANIFEST)
+    for name in storage.list(""):
+        storage.delete(name)
+    storage.delete("")
+
+
+def _is_there(storage: Storage, data: bytes) -> bool:
+    try:
+        return bool(storage.read(layout.MANIFEST).to_pybytes() == data)
+    except FileNotFoundError:
+        return False
+
+
+# --- Starting from one --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A savepoint, or a checkpoint of another run, that a job starts from."""
+
+    location: str
+    """As it was given, made absolute."""
+
+    @property
+    def root(self) -> str:
+        """The directory that the manifest's paths are relative to."""
+        place, mark, options = self._parts
+        return f"{posixpath.dirname(place)}{mark}{options}" if self._is_checkpoint else self.location
+
+    @property
+    def manifest_path(self) -> str:
+        return f"{posixpath.basename(self._parts[0])}/{layout.MANIFEST}" if self._is_checkpoint else layout.MANIFEST
+
+    def open(self, open_at: OpenStorage = open_storage) -> Storage:
+        return open_at(self.root)
+
+    def read(self, storage: Storage) -> Manifest:
+        """The manifest, without what the other run has still to commit: that is no business of this one."""
+        try:
+            manifest = decode(storage.read(self.manifest_path).to_pybytes())
+        except FileNotFoundError:
+            raise CheckpointError(f"{self.location} is no savepoint: {self._missing(storage)}") from None
+        except CorruptCheckpoint as error:
+            raise CorruptCheckpoint(f"{self.location}/{layout.MANIFEST}: {error}") from error
+        operators = {
+            uid: replace(operator, parts=tuple(map(_without_pending, operator.parts)))
+            for uid, operator in manifest.operators.items()
+        }
+        return replace(manifest, operators=operators)
+
+    def _missing(self, storage: Storage) -> str:
+        within = [name for name in storage.list("") if layout.checkpoint_of(name) is not None]
+        if within and not self._is_checkpoint:
+            return (
+                f"it is a job's checkpoint directory; name one of its checkpoints, such as {self.location}/{within[-1]}"
+            )
+        return f"there is no {layout.MANIFEST}. Without it a savepoint or checkpoint is not complete"
+
+    @property
+    def _is_checkpoint(self) -> bool:
+        return layout.checkpoint_of(posixpath.basename(self._parts[0])) is not None
+
+    @property
+    def _parts(self) -> tuple[str, str, str]:
+        place, mark, options = self.location.partition("?") if scheme_of(self.location) else (self.location, "", "")
+        return place.rstrip("/"), mark, options
+
+
+def origin_at(location: str) -> Origin:
+    """What a user gave: a path or a URI."""
+    return Origin(absolute_location(location))
+
+
+def _without_pending(part: PartOf) -> PartOf:
+    return replace(part, inline=None) if _is_pending(part.inline) else part
+
+
+def _is_pending(inline: Json) -> bool:
+    """What SinkEnd.inline makes."""
+    return isinstance(inline, dict) and set(inline) == {"pending"}

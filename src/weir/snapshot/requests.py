@@ -1,0 +1,200 @@
+"""What users asked for: savepoints, and checkpoints after which the job stops, drains or is rescaled.
+
+Comes in: requests, and what becomes of the checkpoints that answer them. Goes out:
+orders, in the coordinator's name. Part of the coordinator; never touches anything else.
+
+Laws:
+  1. One request is under way at a time, each with a checkpoint of its own, and no
+     newer checkpoint begins while that one is being taken: nothing can subsume it.
+  2. A savepoint is published only when its checkpoint is complete and every sink has
+     committed it: so it needs nothing outside of its own directory.
+  3. Every request ends: published (and then left, if asked for), or failed with a
+     reason. With the attempt, whatever is not yet published fails.
+  4. When a stop fails, the sources go on. A drain cannot be taken back: the final
+     checkpoint is then taken without the savepoint.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from weir.ids import CheckpointId, SubtaskId
+from weir.snapshot.messages import (
+    CheckpointRequested,
+    CoordinatorEffect,
+    FailRequest,
+    LeaveAttempt,
+    OperatorPart,
+    PublishSavepoint,
+    SendDrain,
+    SendResume,
+    SnapshotTaken,
+    Then,
+)
+
+REQUESTS_WAITING_MAX = 100
+"""Requests that may wait for their turn; more are refused."""
+
+
+class _Stage(Enum):
+    TAKING = "its checkpoint is under way"
+    COMMITTING = "its checkpoint is complete; sinks commit"
+    PUBLISHING = "the savepoint's manifest is being written"
+
+
+@dataclass
+class _UnderWay:
+    request: CheckpointRequested
+    checkpoint: CheckpointId
+    is_final: bool
+    stage: _Stage = _Stage.TAKING
+    exported: dict[SubtaskId, tuple[OperatorPart, ...]] = field(default_factory=dict)
+
+    @property
+    def leaves(self) -> bool:
+        return self.request.then is Then.STOP and not self.is_final
+
+
+class Requests:
+    """The requests of one job, over all its attempts."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[CheckpointRequested] = deque()
+        self._under_way: _UnderWay | None = None
+        self._draining: CheckpointRequested | None = None
+        self._left = False
+        """The attempt was told to be left; nothing more begins until it has ended."""
+
+    # --- What can be asked ----------------------------------------------------------------------------
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether a checkpoint should begin for a request."""
+        return bool(self._waiting) and self._under_way is None
+
+    @property
+    def holds_triggers(self) -> bool:
+        """Law 1; and behind paused sources there is nothing to take another checkpoint of."""
+        under_way = self._under_way
+        return self._left or (under_way is not None and (under_way.stage is _Stage.TAKING or under_way.leaves))
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing is under way: a bounded job may take its final checkpoint, or end."""
+        return self._under_way is None and not self._left
+
+    # --- What comes in ----------------------------------------------------------------------------------
+
+    def ask(self, request: CheckpointRequested, *, refusal: str | None) -> list[CoordinatorEffect]:
+        """A new request. `refusal`: why the coordinator cannot take any now."""
+        if refusal is None and len(self._waiting) >= REQUESTS_WAITING_MAX:
+            refusal = f"{REQUESTS_WAITING_MAX} requests wait already"
+        if refusal is None and self._is_ending:
+            refusal = "the job is already being stopped, drained or rescaled"
+        if refusal is not None:
+            return [FailRequest(request, refusal)]
+        if request.then is Then.DRAIN:
+            self._draining = request
+            return [SendDrain()]
+        self._waiting.append(request)
+        return []
+
+    def triggered(self, checkpoint: CheckpointId, *, is_final: bool) -> CheckpointRequested | None:
+        """A checkpoint begins: the request that it answers, if there is one."""
+        if self._under_way is not None:
+            return None
+        request = self._draining if is_final and self._draining is not None else None
+        if request is None and self._waiting:
+            request = self._waiting.popleft()
+        if request is not None:
+            self._under_way = _UnderWay(request, checkpoint, is_final)
+        return request
+
+    def snapshot_taken(self, event: SnapshotTaken) -> list[CoordinatorEffect]:
+        """A subtask's part is durable, and exported or not."""
+        under_way = self._of(event.checkpoint)
+        if under_way is None or under_way.request.savepoint is None:
+            return []
+        if event.export_refused is not None:
+            return self._fail(under_way, f"subtask {event.subtask} could not write to it: {event.export_refused}")
+        under_way.exported[event.subtask] = event.exported
+        return []
+
+    def aborted(self, checkpoint: CheckpointId, reason: str) -> list[CoordinatorEffect]:
+        """The checkpoint will not complete. Its sources hear of that themselves; a drain waits for the next one."""
+        under_way = self._of(checkpoint)
+        if under_way is None:
+            return []
+        self._under_way = None
+        if under_way.request is self._draining:
+            return []
+        return [FailRequest(under_way.request, f"its checkpoint {checkpoint} did not complete: {reason}")]
+
+    def completed(self, checkpoint: CheckpointId) -> None:
+        if (under_way := self._of(checkpoint)) is not None:
+            under_way.stage = _Stage.COMMITTING
+
+    def committed(self, lowest: float) -> list[CoordinatorEffect]:
+        """Every sink has committed up to `lowest`."""
+        under_way = self._under_way
+        if under_way is None or under_way.stage is not _Stage.COMMITTING or lowest < under_way.checkpoint:
+            return []
+        if under_way.request.savepoint is None:
+            return self._answered(under_way)
+        under_way.stage = _Stage.PUBLISHING
+        return [PublishSavepoint(under_way.checkpoint, under_way.request, dict(under_way.exported))]
+
+    def published(self, checkpoint: CheckpointId) -> list[CoordinatorEffect]:
+        under_way = self._of(checkpoint)
+        return [] if under_way is None else self._answered(under_way)
+
+    def refused(self, checkpoint: CheckpointId, reason: str) -> list[CoordinatorEffect]:
+        under_way = self._of(checkpoint)
+        return [] if under_way is None else self._fail(under_way, reason)
+
+    def finishing(self, reason: str) -> list[CoordinatorEffect]:
+        """The final checkpoint has begun: it answers one request, and no other will be answered."""
+        failed = [FailRequest(request, reason) for request in self._waiting]
+        self._waiting.clear()
+        return list(failed)
+
+    def attempt_ended(self, reason: str) -> list[CoordinatorEffect]:
+        """Law 3. The next attempt begins with nothing asked for."""
+        requests = list(self._waiting)
+        if self._draining is not None:
+            requests.insert(0, self._draining)
+        elif self._under_way is not None:
+            requests.insert(0, self._under_way.request)
+        self._waiting.clear()
+        self._under_way = self._draining = None
+        self._left = False
+        return [FailRequest(request, reason) for request in requests]
+
+    # --- Ends of a request ------------------------------------------------------------------------------
+
+    def _answered(self, under_way: _UnderWay) -> list[CoordinatorEffect]:
+        self._end(under_way)
+        self._left = under_way.leaves
+        return [LeaveAttempt(under_way.request)] if under_way.leaves else []
+
+    def _fail(self, under_way: _UnderWay, reason: str) -> list[CoordinatorEffect]:
+        self._end(under_way)
+        effects: list[CoordinatorEffect] = [FailRequest(under_way.request, reason)]
+        return [*effects, SendResume()] if under_way.leaves else effects
+
+    def _end(self, under_way: _UnderWay) -> None:
+        self._under_way = None
+        if under_way.request is self._draining:
+            self._draining = None
+
+    @property
+    def _is_ending(self) -> bool:
+        under_way = self._under_way
+        stops = any(request.then is Then.STOP for request in self._waiting)
+        return self._left or self._draining is not None or stops or (under_way is not None and under_way.leaves)
+
+    def _of(self, checkpoint: CheckpointId) -> _UnderWay | None:
+        under_way = self._under_way
+        return under_way if under_way is not None and under_way.checkpoint == checkpoint else None
