@@ -1,0 +1,219 @@
+"""One RocksDB database: byte strings by byte strings, frozen by hard links.
+
+Comes in: a local directory of its own, and a share of the task's memory. Goes out: what
+was written, and directories of links that hold the database as it was. There is no
+write-ahead log: what a crash loses is in the last checkpoint. Knows no types.
+
+Freezing must not hold the stream while the last writes go to disk. So what is written
+after a freeze is held back in memory until the links are made, which takes as long as
+RocksDB's own threads need for the flush; reads look there first.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import rocksdict as rocks
+
+DATABASE = "database"
+"""The live database's directory, below that of its state."""
+
+HELD_ENTRIES_MAX = 200_000
+"""Entries that are held back at most; then the stream waits for the flush."""
+
+SCAN_READAHEAD_BYTES = 2 << 20
+WRITE_BUFFER_BYTES_MAX = 64 << 20
+WRITE_BUFFER_BYTES_MIN = 256 << 10
+BLOCK_BYTES = 4 << 10
+BLOOM_BITS = 10
+FILE_BYTES = 64 << 20
+LEVEL_BASE_BYTES = 256 << 20
+BACKGROUND_JOBS = 2
+POLL_SECONDS = 0.001
+FLUSH_PENDING = "rocksdb.num-immutable-mem-table"
+
+
+class Memory:
+    """What the databases of one operator share: blocks that were read, and what was written and is not on disk."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.cache = rocks.Cache(size_bytes)
+        # Counted in the cache, so that both together stay within the budget.
+        self.buffers = rocks.WriteBufferManager.new_write_buffer_manager_with_cache(size_bytes // 2, False, self.cache)
+        self.write_buffer_bytes = min(max(size_bytes // 8, WRITE_BUFFER_BYTES_MIN), WRITE_BUFFER_BYTES_MAX)
+
+    def options(self) -> Any:
+        blocks = rocks.BlockBasedOptions()
+        blocks.set_block_cache(self.cache)
+        blocks.set_block_size(BLOCK_BYTES)
+        blocks.set_bloom_filter(BLOOM_BITS, False)
+        blocks.set_cache_index_and_filter_blocks(True)
+        blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
+        blocks.set_data_block_index_type(rocks.DataBlockIndexType.binary_and_hash())
+        blocks.set_format_version(5)
+        options = rocks.Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_block_based_table_factory(blocks)
+        options.set_write_buffer_manager(self.buffers)
+        options.set_write_buffer_size(self.write_buffer_bytes)
+        options.set_max_write_buffer_number(3)
+        options.set_compression_type(rocks.DBCompressionType.none())
+        options.set_bottommost_compression_type(rocks.DBCompressionType.lz4())
+        options.set_level_compaction_dynamic_level_bytes(True)
+        options.set_target_file_size_base(FILE_BYTES)
+        options.set_max_bytes_for_level_base(LEVEL_BASE_BYTES)
+        options.set_max_background_jobs(BACKGROUND_JOBS)
+        options.set_max_log_file_size(1 << 20)
+        options.set_keep_log_file_num(1)
+        options.set_stats_dump_period_sec(0)
+        return options
+
+
+class Database:
+    """A database that one thread reads and writes; `link` may be called by another."""
+
+    def __init__(self, directory: str, memory: Memory) -> None:
+        """Opens what is in the directory, or makes it."""
+        self.path = directory
+        os.makedirs(directory, exist_ok=True)
+        options = memory.options()
+        # Given by column family too: else rocksdict takes the ones that it finds on disk, with a cache of their own.
+        self._database = rocks.Rdict(directory, options, column_families={"default": options})
+        self._write_options = rocks.WriteOptions()
+        self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
+        self._links: list[Links] = []
+        """Frozen, and not linked yet."""
+        self._held: dict[bytes, bytes | None] = {}
+        """Written since then; None: deleted."""
+
+    @property
+    def sequence(self) -> int:
+        """Grows with each write."""
+        return int(self._database.latest_sequence_number()) + len(self._held)
+
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """The value of each key, or None. Fastest when the keys are sorted."""
+        if not keys:
+            return []
+        found: Any = self._database.get(keys)  # type: ignore[arg-type]
+        if self._held:
+            held = self._held
+            return [held.get(key, value) for key, value in zip(keys, found)]
+        values: list[bytes | None] = found
+        return values
+
+    def get(self, key: bytes) -> bytes | None:
+        if key in self._held:
+            return self._held[key]
+        value: bytes | None = self._database.get(key)
+        return value
+
+    def write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes] = ()) -> None:
+        if self._links:
+            self._held.update(puts)
+            self._held.update(dict.fromkeys(deletes))
+            self.settle(wait=len(self._held) > HELD_ENTRIES_MAX)
+            return
+        self._write(puts, deletes)
+
+    def _write(self, puts: Iterable[tuple[bytes, bytes]], deletes: Iterable[bytes]) -> None:
+        batch = rocks.WriteBatch(raw_mode=True)
+        for key, value in puts:
+            batch[key] = value
+        for key in deletes:
+            del batch[key]
+        if len(batch):
+            self._database.write(batch, self._write_options)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All entries whose keys begin so, in their order. Nothing may be written meanwhile."""
+        self.settle(wait=True)
+        return scan(self._database, prefix)
+
+    # --- Freezing ---
+
+    def freeze(self, directory: str) -> Links:
+        """The database as it is now; its links are made in that directory when the flush is through."""
+        self.settle(wait=True)
+        self._database.flush(False)
+        links = Links(self, directory)
+        self._links.append(links)
+        return links
+
+    def settle(self, *, wait: bool) -> None:
+        """Make the links that are due, if the flush is through, and write what was held back for them."""
+        if not self._links:
+            return
+        for links in self._links:
+            if not wait and not links.is_made and self._flushing:
+                return
+            links.make()
+        self._links = []
+        held, self._held = self._held, {}
+        puts = [(key, value) for key, value in held.items() if value is not None]
+        self._write(puts, [key for key, value in held.items() if value is None])
+
+    @property
+    def _flushing(self) -> bool:
+        return bool(self._database.property_int_value(FLUSH_PENDING))
+
+    def _link(self, directory: str) -> None:
+        while self._flushing:
+            time.sleep(POLL_SECONDS)
+        rocks.Checkpoint(self._database).create_checkpoint(directory)
+
+    def close(self) -> None:
+        self._links = []
+        self._database.close()
+
+
+class Links:
+    """A directory of links to the files of a database as it was; made when they are first wanted."""
+
+    def __init__(self, database: Database, directory: str) -> None:
+        self.directory = directory
+        self.is_made = False
+        self._database = database
+        self._lock = threading.Lock()
+        self._removed = False
+
+    def make(self) -> None:
+        with self._lock:
+            if not self.is_made and not self._removed:
+                self._database._link(self.directory)
+                self.is_made = True
+
+    def remove(self) -> None:
+        with self._lock:
+            self._removed = True
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def open_read_only(directory: str) -> Any:
+    """A database that nobody changes."""
+    options = rocks.Options(raw_mode=True)
+    options.set_max_open_files(64)
+    read_only = rocks.AccessType.read_only(False)
+    return rocks.Rdict(directory, options, column_families={"default": options}, access_type=read_only)
+
+
+def scan(database: Any, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    """The entries whose keys begin so, in their order."""
+    options = rocks.ReadOptions()
+    options.set_readahead_size(SCAN_READAHEAD_BYTES)
+    if prefix and (end := after(prefix)) is not None:
+        options.set_iterate_upper_bound(end)
+    items: Iterator[tuple[bytes, bytes]] = database.items(from_key=prefix or None, read_opt=options)
+    return items
+
+
+def after(prefix: bytes) -> bytes | None:
+    """The least byte string above all that begin so; None: there is none."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
