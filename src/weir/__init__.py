@@ -16,7 +16,9 @@ from weir.config import (
     ExponentialDelay,
     FailureRate,
     FixedDelay,
+    Heap,
     NoRestart,
+    RocksDb,
     Settings,
 )
 from weir.operators.aggregates import Aggregate, aggregate, avg, count, first, last, max, min, sum
@@ -34,6 +36,8 @@ from weir.state.descriptors import (
     ValueState,
 )
 from weir.version import __version__
+
+from weir.api import state_table as state  # isort: skip  (the package of that name is not public)
 
 __all__ = [
     # building jobs
@@ -65,6 +69,8 @@ __all__ = [
     # settings
     "Checkpoints",
     "Settings",
+    "Heap",
+    "RocksDb",
     "NoRestart",
     "FixedDelay",
     "ExponentialDelay",
@@ -72,6 +78,8 @@ __all__ = [
     # running jobs
     "JobHandle",
     "JobResult",
+    # looking into checkpoints
+    "state",
     # the rest
     "errors",
     "__version__",

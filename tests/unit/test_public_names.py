@@ -24,6 +24,7 @@ NAMES = {
     "ExponentialDelay",
     "FailureRate",
     "FixedDelay",
+    "Heap",
     "JobHandle",
     "JobResult",
     "KeyedBatchFunction",
@@ -35,6 +36,7 @@ NAMES = {
     "Pickled",
     "ProcessFunction",
     "ReducingState",
+    "RocksDb",
     "Settings",
     "Stream",
     "Ttl",
@@ -48,6 +50,7 @@ NAMES = {
     "last",
     "max",
     "min",
+    "state",
     "sum",
 }
 
