@@ -287,7 +287,7 @@ def test_a_checkpoint_with_other_keys_or_another_type_is_refused() -> None:
     class Text(ProcessFunction):
         total = ValueState("date")
 
-    with pytest.raises(CheckpointError, match="holds bigint in the checkpoint, which cannot become date"):
+    with pytest.raises(CheckpointError, match="stored as bigint, declared as date: bigint cannot become date"):
         KeyedRun(spec(Text()), ("key",), parallelism=1, tables=tables)
 
     class Renamed(ProcessFunction):
