@@ -132,9 +132,17 @@ class Database:
             self._database.write(batch, self._write_options)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """All entries whose keys begin so, in their order. Nothing may be written meanwhile."""
+        """All entries whose keys begin so, in their order."""
         self.settle(wait=True)
         return scan(self._database, prefix)
+
+    def scan_from(self, key: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All entries from a key on; none while something is being frozen."""
+        self.settle(wait=False)
+        if self._links:
+            return iter(())
+        items: Any = self._database.items(from_key=key)
+        return iter(items)
 
     # --- Freezing ---
 

@@ -69,7 +69,7 @@ class Refusals:
         """None: the state has no key."""
 
     def __call__(self, problem: NotOfType, done: str = "was set to") -> TypeError:
-        key = "" if self._cursor is None else f" at key {shown(self._cursor.key)}"
+        key = "" if self._cursor is None else f" at key {shown(self._cursor.shown(self._cursor.key))}"
         return TypeError(f"state {self._name!r} holds {self._holds}, but {done} {problem.found}{key}: {problem.reason}")
 
 
