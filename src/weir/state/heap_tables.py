@@ -45,6 +45,9 @@ class FrozenHeap(FrozenState):
     def write(self, out: StateWriter) -> StatePart:
         return write_tables(self._tables(out.breathe), out)
 
+    def export(self, out: StateWriter) -> StatePart:
+        return self.write(out)
+
     def released(self) -> None:
         self._view.release()
 

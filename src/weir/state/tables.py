@@ -76,12 +76,14 @@ def shape_of(state: StateDescriptor) -> Shape:
 class TableLayout:
     """The table of one state under one key."""
 
-    def __init__(self, keys: pa.Schema, shape: Shape) -> None:
+    def __init__(self, keys: pa.Schema, shape: Shape, *, keyed: bool = True) -> None:
+        """`keyed`: whether there are key groups. Operator states have none; the index of a list is their key."""
         self.keys = keys
         self.shape = shape
         taken = set(keys.names)
         metadata = {FORM_METADATA: shape.form, **({PICKLED_METADATA: "yes"} if shape.pickled else {})}
-        fields = [pa.field(KEY_GROUP_COLUMN, pa.int32(), nullable=False), *keys]
+        fields = [*([pa.field(KEY_GROUP_COLUMN, pa.int32(), nullable=False)] if keyed else []), *keys]
+        self._front = len(fields)
         if shape.key_type is not None:
             fields.append(pa.field(_free(MAP_KEY_COLUMN, taken), shape.key_type, nullable=False))
         fields.append(pa.field(_free(VALUE_COLUMN, taken), shape.column_type, metadata=metadata))
@@ -109,7 +111,7 @@ class TableLayout:
         verdict = _plan(stored, self.shape, self.keys)
         if verdict not in VERDICTS:
             raise CheckpointError(f"state {self.shape.name!r}: {verdict}")
-        columns = [*table.columns[: 1 + len(self.keys)]]
+        columns = [*table.columns[: self._front]]
         if self.shape.key_type is not None:
             columns.append(evolved_column(table.column(stored.map_key), self.shape.key_type, self.shape.name))
         columns.append(adapted_values(table.column(stored.value), self.shape, verdict))

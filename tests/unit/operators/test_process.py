@@ -266,7 +266,7 @@ def test_what_cannot_be_a_process_function_is_refused_when_built() -> None:
         ProcessRows(["key"], Twice(), OUTPUT)
     with pytest.raises(PlanError, match="leave out state="):
         ProcessRows(["key"], RunningTotal(), OUTPUT, {"x": ValueState("long")})
-    with pytest.raises(PlanError, match="must be a ValueState, found 0"):
+    with pytest.raises(PlanError, match="must be a ValueState or another state, found 0"):
         ProcessRows(["key"], plain, OUTPUT, {"total": 0})  # type: ignore[dict-item]
     with pytest.raises(SchemaError, match="no column 'kee'; the columns are: key, value"):
         ProcessRows(["kee"], RunningTotal(), OUTPUT).schema([BATCH.schema])
