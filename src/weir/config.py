@@ -197,6 +197,10 @@ class Settings:
     backend: StateBackend = field(default_factory=Heap)
     """Where keyed state lives in the tasks. Environment(backend="rocksdb") sets it, too."""
 
+    local_recovery: bool = False
+    """Whether tasks keep copies of the last checkpoint's state files on their own disks, so that a restart on the same
+    host need not read them from storage."""
+
     commit_retries_max: int = 5
     """Times that a failed commit of a sink is tried again before the attempt fails."""
 

@@ -19,6 +19,7 @@ from weir.ids import AttemptId, TaskIndex
 from weir.runtime.clock import Mailbox
 from weir.runtime.control import ControlServer
 from weir.runtime.driver import Driver
+from weir.runtime.local_directory import remove_run
 from weir.runtime.ports import Storage
 from weir.runtime.spark import driver_host, task_host
 from weir.runtime.stage import BarrierStage
@@ -100,6 +101,7 @@ class SparkCluster:
         for stage in list(self._stages.values()):
             stage.cancel()
         self._control.close()
+        remove_run(self._config.settings, self._config.name, self._token)
 
     def _hear(self, message: FromTask) -> None:
         assert self.driver is not None

@@ -121,8 +121,8 @@ class RocksCells(dict[Key, Any]):
         """Put what was changed into the database."""
         if not self and not self.gone:
             return
-        keys = list(self)
-        packed = self._codec.pack(list(self.values())) if keys else []
+        keys = sorted(self)
+        packed = self._codec.pack(list(map(self.__getitem__, keys))) if keys else []
         self.gone.difference_update(self)
         self._database.write(zip(keys, packed), self.gone)
         self._retained_bytes += sum(map(len, keys)) + sum(map(len, packed))
