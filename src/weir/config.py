@@ -285,3 +285,7 @@ class JobConfig:
     restart: Restart = field(default_factory=NoRestart)
     settings: Settings = field(default_factory=Settings)
     resume: bool = False
+    from_savepoint: str | None = None
+    """Where to start from as long as there is no checkpoint of its own: a savepoint, or a checkpoint of another run."""
+    allow_dropped_state: bool = False
+    """State of operators that are no longer there may be left out when a checkpoint is restored."""
