@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from tests.states import as_restored, table_of
-from weir.config import Heap, StateBackend
+from weir.config import Heap, RocksDb, StateBackend
 from weir.state.backend import Backend, declare
 from weir.state.backends import make_backend
 from weir.state.descriptors import KeyedState
@@ -20,7 +20,7 @@ KEYS = pa.schema([("k", pa.int64())])
 
 def backends() -> dict[str, StateBackend]:
     """Every backend, as a job chooses it."""
-    return {"heap": Heap()}
+    return {"heap": Heap(), "rocksdb": RocksDb("32MB")}
 
 
 class Maker:
