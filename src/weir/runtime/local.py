@@ -1,19 +1,21 @@
 """A whole job in one thread of this process: the production driver and workers over ports in memory.
 
 Comes in: a plan, settings and when to crash. Goes out: what the plan's own sinks do
-with their rows, and the driver's records. Starts no thread, opens no socket and no file.
+with their rows, and the driver's records. Starts no thread and opens no socket; only the
+rocksdb backend has files, in a directory for temporary ones.
 """
 
 from __future__ import annotations
 
 import random
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from weir.config import Checkpoints, FixedDelay, JobConfig, Settings
+from weir.config import Checkpoints, FixedDelay, JobConfig, RocksDb, Settings
 from weir.errors import JobFailed, ProtocolViolation
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, ChannelId, CheckpointId, TaskIndex
@@ -87,6 +89,7 @@ class _Task:
         self.orders: deque[ToTask] = deque()
         self._run = run
         self._background = _Background(run.rng)
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._config = WorkerConfig(JOB, run.shipped_plan(), task, attempt, "exactly_once", run.settings)
         self.send(TaskRegistered(attempt, task, f"local:{task}", 0))
 
@@ -108,6 +111,8 @@ class _Task:
         if self.worker is not None:
             self.worker.close()
             self.worker = None
+        if self._directory is not None:
+            self._directory.cleanup()
 
     def _obey(self, order: ToTask) -> None:
         if isinstance(order, DeployTask):
@@ -124,7 +129,10 @@ class _Task:
         manifest = None
         if restore is not None:
             manifest = decode(run.storage.read(layout.manifest_path(restore)).to_pybytes())
-        self.worker = Worker(self._config, WorkerPorts(run.clock, run, self, self._background, run.storage))
+        if isinstance(run.settings.backend, RocksDb):
+            self._directory = tempfile.TemporaryDirectory(prefix="weir-", dir=run.settings.backend.directory)
+        directory = None if self._directory is None else self._directory.name
+        self.worker = Worker(self._config, WorkerPorts(run.clock, run, self, self._background, run.storage, directory))
         self.worker.open(manifest)
 
 
