@@ -197,6 +197,10 @@ class Settings:
     backend: StateBackend = field(default_factory=Heap)
     """Where keyed state lives in the tasks. Environment(backend="rocksdb") sets it, too."""
 
+    local_recovery: bool = False
+    """Whether tasks keep copies of the last checkpoint's state files on their own disks, so that a restart on the same
+    host need not read them from storage."""
+
     commit_retries_max: int = 5
     """Times that a failed commit of a sink is tried again before the attempt fails."""
 
@@ -281,3 +285,7 @@ class JobConfig:
     restart: Restart = field(default_factory=NoRestart)
     settings: Settings = field(default_factory=Settings)
     resume: bool = False
+    from_savepoint: str | None = None
+    """Where to start from as long as there is no checkpoint of its own: a savepoint, or a checkpoint of another run."""
+    allow_dropped_state: bool = False
+    """State of operators that are no longer there may be left out when a checkpoint is restored."""

@@ -139,12 +139,12 @@ def lost_final_checkpoint() -> AbstractContextManager[None]:
 def held_rows_after_barrier() -> AbstractContextManager[None]:
     """What operators hold back leaves after the barrier, although the state already knows it."""
 
-    def snapshot(self: Subtask, checkpoint: CheckpointId, source: Any = None) -> None:
+    def snapshot(self: Subtask, checkpoint: CheckpointId, savepoint: str | None, source: Any = None) -> None:
         frozen = dict(source or {})
         frozen.update({link.uid: link.operator.freeze() for link in self.chain.links})
         prepare = self.sink.prepare(checkpoint) if self.sink is not None else None
-        self._gate.mark(Barrier(checkpoint))
-        self._snapshotter.begin(Snapshot(checkpoint, frozen, prepare, self._clock.now_ms()))
+        self._gate.mark(Barrier(checkpoint, savepoint))
+        self._snapshotter.begin(Snapshot(checkpoint, frozen, prepare, self._clock.now_ms(), savepoint))
 
     return patched(Subtask, "_snapshot", snapshot)
 

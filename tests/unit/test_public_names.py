@@ -56,6 +56,7 @@ NAMES = {
 
 OPTIONS = "uid: 'str | None' = None, name: 'str | None' = None, parallelism: 'int | None' = None"
 SCHEMA = "schema: 'pa.Schema | str'"
+STARTING = "resume: 'bool' = False, from_savepoint: 'str | None' = None, allow_dropped_state: 'bool' = False"
 
 SIGNATURES = {
     "Environment": (
@@ -75,9 +76,9 @@ SIGNATURES = {
     "Environment.plan": "(self) -> 'Plan'",
     "Environment.explain": "(self, format: 'Format' = 'text') -> 'str'",
     "Environment.run": (
-        "(self, name: 'str | None' = None, *, resume: 'bool' = False, progress: 'Progress' = None) -> 'JobResult'"
+        f"(self, name: 'str | None' = None, *, {STARTING}, progress: 'Progress' = None) -> 'JobResult'"
     ),
-    "Environment.submit": "(self, name: 'str | None' = None, *, resume: 'bool' = False) -> 'JobHandle'",
+    "Environment.submit": f"(self, name: 'str | None' = None, *, {STARTING}) -> 'JobHandle'",
     "Stream.select": f"(self, *expressions: 'pl.Expr | str', {OPTIONS}, **named: 'Any') -> 'Stream'",
     "Stream.with_columns": f"(self, *expressions: 'pl.Expr | str', {OPTIONS}, **named: 'Any') -> 'Stream'",
     "Stream.filter": f"(self, condition: 'pl.Expr | Callable[[Any], bool]', *, {OPTIONS}) -> 'Stream'",
@@ -114,6 +115,11 @@ SIGNATURES = {
     "JobHandle.wait": "(self, timeout: 'float | None' = None) -> 'str'",
     "JobHandle.cancel": "(self) -> 'None'",
     "JobHandle.trigger_checkpoint": "(self, timeout: 'float | None' = 60.0) -> 'int'",
+    "JobHandle.savepoint": "(self, directory: 'str | None' = None, timeout: 'float | None' = 600.0) -> 'str'",
+    "JobHandle.stop": (
+        "(self, savepoint: 'str | bool' = True, drain: 'bool' = False, timeout: 'float | None' = 600.0) -> 'str | None'"
+    ),
+    "JobHandle.rescale": "(self, parallelism: 'int', timeout: 'float | None' = 600.0) -> 'None'",
     "JobHandle.checkpoints": "(self) -> 'Sequence[CheckpointRecord]'",
     "JobHandle.metrics": "(self) -> 'Mapping[str, Any]'",
 }

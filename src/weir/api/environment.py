@@ -168,19 +168,44 @@ class Environment:
 
     # --- Jobs -------------------------------------------------------------------------------------------
 
-    def run(self, name: str | None = None, *, resume: bool = False, progress: Progress = None) -> JobResult:
+    def run(
+        self,
+        name: str | None = None,
+        *,
+        resume: bool = False,
+        from_savepoint: str | None = None,
+        allow_dropped_state: bool = False,
+        progress: Progress = None,
+    ) -> JobResult:
         """Run the job to its end, showing how it goes.
 
-        resume:    go on from the last checkpoint of an earlier run with the same name and storage
-        progress:  True or False; None: on a terminal only; or a function that is called with the handle
+        resume:              go on from the last checkpoint of an earlier run with the same name and storage
+        from_savepoint:      start from this savepoint, or from the directory of any checkpoint of another run, as long
+                             as there is no checkpoint of its own
+        allow_dropped_state: leave out state of operators that are no longer there, rather than refuse to start
+        progress:            True or False; None: on a terminal only; or a function that is called with the handle
         """
-        return self._run(self.plan(), self._config(name, resume=resume), progress)
+        config = self._config(
+            name, resume=resume, from_savepoint=from_savepoint, allow_dropped_state=allow_dropped_state
+        )
+        return self._run(self._planned(), config, progress)
 
-    def submit(self, name: str | None = None, *, resume: bool = False) -> JobHandle:
-        """Start the job and come back at once, with a handle to it."""
+    def submit(
+        self,
+        name: str | None = None,
+        *,
+        resume: bool = False,
+        from_savepoint: str | None = None,
+        allow_dropped_state: bool = False,
+    ) -> JobHandle:
+        """Start the job and come back at once, with a handle to it. Options as for `run`."""
         from weir.runtime.launch import submit
 
-        return submit(self.plan(), self._config(name, resume=resume), self._spark)
+        config = self._config(
+            name, resume=resume, from_savepoint=from_savepoint, allow_dropped_state=allow_dropped_state
+        )
+        plan_at = self._planned()
+        return submit(plan_at(self.parallelism), config, self._spark, plan_at=plan_at)
 
     # --- For streams and results ------------------------------------------------------------------------
 
@@ -188,14 +213,19 @@ class Environment:
         return Stream(self, self._builder.add(self._builder.source(kind, source, options)))
 
     def _plan(self, *, more: Iterable[Node] = (), ends: Collection[NodeId] | None = None) -> Plan:
-        nodes = (*self._builder.graph, *more)
-        return plan(nodes, parallelism=self.parallelism, max_parallelism=self.settings.max_parallelism, ends=ends)
+        return self._planned(more=more, ends=ends)(self.parallelism)
 
-    def _run(self, made: Plan, config: JobConfig, progress: Progress = None) -> JobResult:
+    def _planned(self, *, more: Iterable[Node] = (), ends: Collection[NodeId] | None = None) -> Callable[[int], Plan]:
+        """The plan of what is built up to now, at any parallelism, whatever is built later."""
+        nodes, max_parallelism = (*self._builder.graph, *more), self.settings.max_parallelism
+        return lambda parallelism: plan(nodes, parallelism=parallelism, max_parallelism=max_parallelism, ends=ends)
+
+    def _run(self, plan_at: Callable[[int], Plan], config: JobConfig, progress: Progress = None) -> JobResult:
         from weir.runtime.launch import submit
 
         started_s = time.monotonic()
-        handle: JobHandle = submit(made, config, self._spark)
+        made = plan_at(self.parallelism)
+        handle: JobHandle = submit(made, config, self._spark, plan_at=plan_at)
         chosen = overrides.current().progress
         sources = [vertex.operators[0].uid for vertex in made.vertices if vertex.is_source]
         wait_with_progress(handle, progress if chosen is None else chosen, sources=sources)
@@ -207,7 +237,14 @@ class Environment:
             metrics=handle.metrics(),
         )
 
-    def _config(self, name: str | None = None, *, resume: bool = False) -> JobConfig:
+    def _config(
+        self,
+        name: str | None = None,
+        *,
+        resume: bool = False,
+        from_savepoint: str | None = None,
+        allow_dropped_state: bool = False,
+    ) -> JobConfig:
         chosen = overrides.current()
         checkpoints = chosen.apply_to_checkpoints(self.checkpoints)
         return JobConfig(
@@ -216,6 +253,8 @@ class Environment:
             restart=self.restart or default_restart(checkpoints),
             settings=self.settings,
             resume=resume if chosen.resume is None else chosen.resume,
+            from_savepoint=chosen.from_savepoint or from_savepoint,
+            allow_dropped_state=chosen.allow_dropped_state or allow_dropped_state,
         )
 
 

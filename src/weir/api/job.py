@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from weir.snapshot.history import CheckpointRecord
 
-ENDED = ("finished", "failed", "cancelled")
+ENDED = ("finished", "stopped", "failed", "cancelled")
 
 
 class JobHandle(Protocol):
@@ -23,7 +23,7 @@ class JobHandle(Protocol):
 
     @property
     def status(self) -> str:
-        """created, starting, running, restarting, stopping; and at last finished, failed or cancelled."""
+        """created, starting, running, restarting, stopping; and at last finished, stopped, failed or cancelled."""
 
     @property
     def error(self) -> BaseException | None:
@@ -38,6 +38,21 @@ class JobHandle(Protocol):
     def trigger_checkpoint(self, timeout: float | None = 60.0) -> int:
         """Take a checkpoint now, or as soon as the job runs; its id once it is complete. Raises JobError when the
         checkpoint or its attempt fails, and when the job has ended; TimeoutError after `timeout` seconds."""
+
+    def savepoint(self, directory: str | None = None, timeout: float | None = 600.0) -> str:
+        """Take a savepoint: a checkpoint that is yours, in a new directory below `directory` (None: in `savepoints`
+        below the checkpoint location), which Weir never deletes. Its path, once it is complete and every sink has
+        committed what it holds. Raises JobError when it fails; the job goes on. TimeoutError after `timeout` seconds:
+        it may complete later all the same."""
+
+    def stop(self, savepoint: str | bool = True, drain: bool = False, timeout: float | None = 600.0) -> str | None:
+        """End the job behind a savepoint (True; a string: below that directory) or a plain checkpoint (False), with
+        everything committed up to it; the savepoint's path. The job can be resumed, or started from the savepoint.
+        `drain`: let the sources end first, as if there were no more input, so that everything is flushed."""
+
+    def rescale(self, parallelism: int, timeout: float | None = 600.0) -> None:
+        """Go on at another parallelism, in place, from a checkpoint that is taken for it. Operators with a parallelism
+        of their own keep it. Raises when that cannot be; the job then goes on as before."""
 
     def checkpoints(self) -> Sequence[CheckpointRecord]:
         """The completed checkpoints among the latest, oldest first."""

@@ -27,6 +27,8 @@ class Overrides:
     parallelism: int | None = None
     checkpoints_to: str | None = None
     progress: Progress = None
+    from_savepoint: str | None = None
+    allow_dropped_state: bool = False
 
     def apply_to_checkpoints(self, checkpoints: Checkpoints | None) -> Checkpoints | None:
         if self.checkpoints_to is None:
@@ -49,6 +51,8 @@ def overriding(
     parallelism: int | None = None,
     checkpoints_to: str | None = None,
     progress: Progress = None,
+    from_savepoint: str | None = None,
+    allow_dropped_state: bool = False,
 ) -> Iterator[Overrides]:
     """Let these values win over what scripts say, until the block ends.
 
@@ -60,7 +64,14 @@ def overriding(
     """
     global _current
     before = _current
-    _current = Overrides(resume=resume, parallelism=parallelism, checkpoints_to=checkpoints_to, progress=progress)
+    _current = Overrides(
+        resume=resume,
+        parallelism=parallelism,
+        checkpoints_to=checkpoints_to,
+        progress=progress,
+        from_savepoint=from_savepoint,
+        allow_dropped_state=allow_dropped_state,
+    )
     try:
         yield _current
     finally:

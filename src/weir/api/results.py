@@ -56,13 +56,13 @@ def to_dataframe(environment: Environment, upstream: Upstream, path: str | None)
 
 def _run_into(environment: Environment, upstream: Upstream, sink: Sink, *, kind: str) -> None:
     node = environment._builder.sink(kind, sink, upstream, options=Options())
-    made = environment._plan(more=[node], ends=[node.id])
-    if not made.bounded:
+    plan_at = environment._planned(more=[node], ends=[node.id])
+    if not plan_at(environment.parallelism).bounded:
         raise PlanError(f"{node}: the stream has no end, so this would wait for ever; write it to a sink instead")
-    environment._run(made, _ephemeral(environment._config(f"{environment.name}-{kind}")))
+    environment._run(plan_at, _ephemeral(environment._config(f"{environment.name}-{kind}")))
 
 
 def _ephemeral(config: JobConfig) -> JobConfig:
     """With checkpoints in the driver's memory: such a run is never resumed, and may be repeated at any time."""
     checkpoints = config.checkpoints and replace(config.checkpoints, to=None)
-    return replace(config, checkpoints=checkpoints, resume=False)
+    return replace(config, checkpoints=checkpoints, resume=False, from_savepoint=None)

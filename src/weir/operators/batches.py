@@ -14,9 +14,11 @@ import polars as pl
 import pyarrow as pa
 
 from weir.errors import PlanError, SchemaError, WeirError
-from weir.operators.base import Emit, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.functions import function_states
 from weir.operators.polars_bridge import in_flight_type, series_to_arrow, to_polars
 from weir.operators.row_codec import emit
+from weir.operators.stateful import StatefulFunction, state_names
 from weir.operators.user_code import operator_label, user_code_error
 from weir.schema import format_schema, parse_schema
 
@@ -36,12 +38,17 @@ class MapBatches(OperatorSpec):
         self.function = function
         self.output = parse_schema(schema)
         self.kind = kind
+        self.declared = function_states(function, "map_batches")
 
     def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         return self.output
 
     def make(self) -> Operator:
         return _MapBatches(self)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        return state_names(self.declared)
 
 
 def _pandas() -> Any:
@@ -53,12 +60,17 @@ def _pandas() -> Any:
 
 class _MapBatches(Operator):
     def __init__(self, spec: MapBatches) -> None:
-        self._function = spec.function
+        self._stateful = StatefulFunction(spec.function, spec.declared)
+        self._function = self._stateful.function
         self._schema = spec.output
         self._kind = spec.kind
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
+        self._stateful.restore(restored)
+
+    def freeze(self) -> Frozen:
+        return self._stateful.freeze()
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         if not batch.num_rows:

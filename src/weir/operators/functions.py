@@ -12,7 +12,8 @@ from typing import Any
 from weir.errors import PlanError
 from weir.operators.base import OperatorContext
 from weir.state.backend import Key, KeyCursor
-from weir.state.descriptors import ValueState
+from weir.state.descriptor_base import StateDescriptor, unique_names
+from weir.state.descriptors import KeyedState, OperatorState
 
 
 class ProcessContext:
@@ -36,7 +37,7 @@ class ProcessContext:
 
 
 class ProcessFunction:
-    """A function with state by key. Write a subclass; declare states as class attributes.
+    """A function with state. Write a subclass; declare states of any kind as class attributes.
 
         class RunningTotal(weir.ProcessFunction):
             total = weir.ValueState("long", default=0)
@@ -69,7 +70,7 @@ class States:
         raise AttributeError(f"there is no state {name!r}; declared are: {', '.join(self.__dict__) or 'none'}")
 
 
-def declared_states(function: Any, state: Mapping[str, ValueState] | None) -> dict[str, ValueState]:
+def declared_states(function: Any, state: Mapping[str, StateDescriptor] | None) -> dict[str, StateDescriptor]:
     """Attribute name to state, of a ProcessFunction or of a plain function's `state`; each with a name of its own."""
     if isinstance(function, ProcessFunction):
         if state:
@@ -82,19 +83,44 @@ def declared_states(function: Any, state: Mapping[str, ValueState] | None) -> di
     else:
         raise PlanError(f"process: expected a ProcessFunction or a function of (row, state), found {function!r}")
     for attribute, descriptor in found.items():
-        if not isinstance(descriptor, ValueState):
-            raise PlanError(f"process: state {attribute!r} must be a ValueState, found {descriptor!r}")
+        if not isinstance(descriptor, StateDescriptor):
+            raise PlanError(f"process: state {attribute!r} must be a ValueState or another state, found {descriptor!r}")
+    return _named(found, "process")
+
+
+def keyed_states(declared: Mapping[str, StateDescriptor]) -> dict[str, KeyedState]:
+    return {attribute: state for attribute, state in declared.items() if isinstance(state, KeyedState)}
+
+
+def operator_states(declared: Mapping[str, StateDescriptor]) -> dict[str, OperatorState]:
+    return {attribute: state for attribute, state in declared.items() if isinstance(state, OperatorState)}
+
+
+def function_states(function: Any, operator: str) -> dict[str, OperatorState]:
+    """The operator states that a function object declares as class attributes; none for a plain function."""
+    if isinstance(function, type):
+        if any(isinstance(value, StateDescriptor) for kind in function.__mro__ for value in vars(kind).values()):
+            raise PlanError(f"{operator}: pass an instance, {function.__name__}(…), rather than the class")
+        return {}
+    found = _named(_attributes(function), operator)
+    for attribute, state in found.items():
+        if not isinstance(state, OperatorState):
+            raise PlanError(
+                f"{operator}: state {attribute!r} is a {type(state).__name__}, which needs a key: use"
+                " key_by(…).process, or declare an OperatorListState or a BroadcastState"
+            )
+    return operator_states(found)
+
+
+def _named(found: Mapping[str, StateDescriptor], operator: str) -> dict[str, StateDescriptor]:
     named = {attribute: descriptor.named(attribute) for attribute, descriptor in found.items()}
-    names = [descriptor.name for descriptor in named.values()]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise PlanError(f"process: two states are called {twice[0]!r}; state is matched by name, so rename one")
+    unique_names(named, operator)
     return named
 
 
-def _attributes(function: ProcessFunction) -> dict[str, ValueState]:
+def _attributes(function: Any) -> dict[str, StateDescriptor]:
     found: dict[str, Any] = {}
-    for scope in (*(vars(kind) for kind in reversed(type(function).__mro__)), vars(function)):
+    for scope in (*(vars(kind) for kind in reversed(type(function).__mro__)), getattr(function, "__dict__", {})):
         # A subclass may put something else in a state's place.
-        found.update((name, value) for name, value in scope.items() if name in found or isinstance(value, ValueState))
-    return {name: value for name, value in found.items() if isinstance(value, ValueState)}
+        found.update((n, value) for n, value in scope.items() if n in found or isinstance(value, StateDescriptor))
+    return {name: value for name, value in found.items() if isinstance(value, StateDescriptor)}

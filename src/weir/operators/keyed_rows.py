@@ -6,7 +6,7 @@ with their keys, and snapshots. What happens to a row is up to process.py and re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +18,9 @@ from weir.operators.rows import RowOperator
 from weir.operators.user_code import user_code_error
 from weir.state.backend import Backend, Key
 from weir.state.backends import make_backend
+from weir.state.descriptors import OperatorState
 from weir.state.key_columns import check_key_type
+from weir.state.operator_state import OperatorStates
 
 
 def key_schema_of(keys: Sequence[str], schema: pa.Schema) -> pa.Schema:
@@ -37,8 +39,9 @@ class KeyedRowOperator(RowOperator):
 
     backend: Backend
 
-    def __init__(self, key_schema: pa.Schema) -> None:
+    def __init__(self, key_schema: pa.Schema, operator_states: Mapping[str, OperatorState] | None = None) -> None:
         self._key_schema = key_schema
+        self.operator_states = OperatorStates(operator_states or {})
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         super().open(context, restored)
@@ -50,7 +53,9 @@ class KeyedRowOperator(RowOperator):
         )
         self.declare()
         if restored is not None:
-            self.backend.restore(restored.states)
+            unkeyed = self.operator_states.names
+            self.operator_states.restore({name: state for name, state in restored.states.items() if name in unkeyed})
+            self.backend.restore({name: state for name, state in restored.states.items() if name not in unkeyed})
 
     def declare(self) -> None:
         """Declare the states."""
@@ -64,7 +69,7 @@ class KeyedRowOperator(RowOperator):
         return user_code_error(error, self.context, row=rows.current, key=key)
 
     def freeze(self) -> Frozen:
-        return Frozen(states=self.backend.freeze())
+        return Frozen(states={**self.backend.freeze(), **self.operator_states.freeze()})
 
     def close(self) -> None:
         # An operator that failed to open has none.

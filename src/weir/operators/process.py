@@ -16,13 +16,20 @@ import pyarrow as pa
 
 from weir.errors import PlanError, WeirError
 from weir.operators.base import Operator, OperatorContext, OperatorSpec, Restored
-from weir.operators.functions import ProcessContext, ProcessFunction, States, declared_states
+from weir.operators.functions import (
+    ProcessContext,
+    ProcessFunction,
+    States,
+    declared_states,
+    keyed_states,
+    operator_states,
+)
 from weir.operators.keyed_rows import KeyedRowOperator, key_schema_of
 from weir.operators.row_codec import Rows, RowWriter, spread
 from weir.operators.user_code import operator_label, user_code_error
 from weir.schema import parse_schema
-from weir.state.backend import Key
-from weir.state.descriptors import ValueState
+from weir.state.backend import Key, declare
+from weir.state.descriptor_base import StateDescriptor
 
 
 class ProcessRows(OperatorSpec):
@@ -33,7 +40,7 @@ class ProcessRows(OperatorSpec):
         keys: Sequence[str],
         function: ProcessFunction | Callable[[Any, Any], Any],
         schema: str | pa.Schema,
-        state: Mapping[str, ValueState] | None = None,
+        state: Mapping[str, StateDescriptor] | None = None,
     ) -> None:
         self.keys = tuple(keys)
         self.function = function
@@ -58,8 +65,8 @@ class ProcessRows(OperatorSpec):
 
 class _Process(KeyedRowOperator):
     def __init__(self, spec: ProcessRows, key_schema: pa.Schema) -> None:
-        super().__init__(key_schema)
-        self._declared = spec.declared
+        super().__init__(key_schema, operator_states(spec.declared))
+        self._declared = keyed_states(spec.declared)
         self._output = spec.output
         # Subtasks may share one process, and what a function keeps for itself must not be shared.
         self._function = copy.deepcopy(spec.function) if isinstance(spec.function, ProcessFunction) else spec.function
@@ -85,15 +92,19 @@ class _Process(KeyedRowOperator):
         self._run = self._run_generator if isgeneratorfunction(self._call) else self._run_function
 
     def declare(self) -> None:
-        self._handles = {name: self.backend.value_state(state) for name, state in self._declared.items()}
+        keyed = {name: declare(self.backend, state) for name, state in self._declared.items()}
+        self._handles = {**keyed, **self.operator_states.handles}
 
     def convert(self, piece: pa.RecordBatch) -> pa.RecordBatch | None:
         rows = self.read(piece)
         results: list[Any] = []
+        keys = self.keys(piece)
+        self.backend.begin(keys)
         try:
-            self._run(self.keys(piece), rows, results)
+            self._run(keys, rows, results)
         except Exception as error:
             raise self.failure(error, rows) from None
+        self.backend.end()
         return self._writer.write(results) if results else None
 
     def _run_generator(self, keys: list[Key], rows: Rows, results: list[Any]) -> None:

@@ -65,14 +65,17 @@ class _Reduce(KeyedRowOperator):
     def convert(self, piece: pa.RecordBatch) -> pa.RecordBatch | None:
         rows = self.read(piece)
         results: list[Any] = []
+        keys = self.keys(piece)
+        self.backend.begin(keys)
         try:
-            self._fold(rows, self.keys(piece), results)
+            self._fold(rows, keys, results)
         except NotOfType as problem:
             self._refuse(results, problem, rows)
         except SchemaError:
             raise
         except Exception as error:
             raise self.failure(error, rows) from None
+        self.backend.end()
         return self._writer.write(results, rows.at)
 
     def _fold(self, rows: Rows, keys: list[Any], results: list[Any]) -> None:

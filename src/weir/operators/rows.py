@@ -15,9 +15,11 @@ from typing import Any
 import pyarrow as pa
 
 from weir.errors import PlanError, UserCodeError
-from weir.operators.base import Emit, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.functions import function_states
 from weir.operators.polars_bridge import filter_batch
 from weir.operators.row_codec import RowReader, Rows, RowWriter, emit
+from weir.operators.stateful import StatefulFunction, state_names
 from weir.operators.user_code import operator_label, user_code_error
 from weir.schema import parse_schema
 from weir.state.values import shown
@@ -35,12 +37,17 @@ class MapRows(OperatorSpec):
     def __init__(self, function: Callable[[Any], Any], schema: str | pa.Schema) -> None:
         self.function = _callable(function, "map")
         self.output = parse_schema(schema)
+        self.declared = function_states(function, "map")
 
     def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         return self.output
 
     def make(self) -> Operator:
-        return _Map(self.function, self.output)
+        return _Map(StatefulFunction(self.function, self.declared), self.output)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        return state_names(self.declared)
 
 
 class FlatMapRows(OperatorSpec):
@@ -49,12 +56,17 @@ class FlatMapRows(OperatorSpec):
     def __init__(self, function: Callable[[Any], Any], schema: str | pa.Schema) -> None:
         self.function = _callable(function, "flat_map")
         self.output = parse_schema(schema)
+        self.declared = function_states(function, "flat_map")
 
     def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         return self.output
 
     def make(self) -> Operator:
-        return _FlatMap(self.function, self.output)
+        return _FlatMap(StatefulFunction(self.function, self.declared), self.output)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        return state_names(self.declared)
 
 
 class FilterRows(OperatorSpec):
@@ -62,12 +74,17 @@ class FilterRows(OperatorSpec):
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = _callable(function, "filter")
+        self.declared = function_states(function, "filter")
 
     def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         return inputs[0]
 
     def make(self) -> Operator:
-        return _FilterRows(self.function)
+        return _FilterRows(StatefulFunction(self.function, self.declared))
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        return state_names(self.declared)
 
 
 def _callable(function: Any, operator: str) -> Callable[[Any], Any]:
@@ -104,9 +121,24 @@ class RowOperator(Operator):
         return user_code_error(error, self.context, row=rows.current)
 
 
-class _Map(RowOperator):
-    def __init__(self, function: Callable[[Any], Any], output: pa.Schema) -> None:
-        self._function = function
+class _FunctionOfRows(RowOperator):
+    """A row operator whose function may have operator states."""
+
+    def __init__(self, stateful: StatefulFunction) -> None:
+        self._stateful = stateful
+        self._function: Callable[[Any], Any] = stateful.function
+
+    def open(self, context: OperatorContext, restored: Restored | None) -> None:
+        super().open(context, restored)
+        self._stateful.restore(restored)
+
+    def freeze(self) -> Frozen:
+        return self._stateful.freeze()
+
+
+class _Map(_FunctionOfRows):
+    def __init__(self, stateful: StatefulFunction, output: pa.Schema) -> None:
+        super().__init__(stateful)
         self._output = output
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
@@ -150,10 +182,7 @@ def _not_rows(found: Any) -> TypeError:
     return TypeError(f"the function returned {shown(found)}; return a list of rows ([] for none), or yield them")
 
 
-class _FilterRows(RowOperator):
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
-
+class _FilterRows(_FunctionOfRows):
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         rows = self.read(batch)
         function = self._function

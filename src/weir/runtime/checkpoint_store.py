@@ -251,7 +251,7 @@ class CheckpointStore:
     def _clear(self) -> None:
         # Claims stay: a driver or task of the old run that still lives must find that it was overtaken.
         for name in self._storage.list(""):
-            if name not in (layout.JOB_FILE, layout.ATTEMPTS):
+            if name not in (layout.JOB_FILE, layout.ATTEMPTS, layout.SAVEPOINTS):
                 self._storage.delete(name)
         for name in self._storage.list(layout.ATTEMPTS):
             if layout.started_attempt(name) is not None:

@@ -11,14 +11,19 @@ from weir.graph.plan import Plan
 from weir.operators.base import OperatorSpec
 from weir.snapshot.manifest import Manifest
 
+DROP = "allow_dropped_state=True (weir run --allow-dropped-state)"
 
-def check_compatible(manifest: Manifest, plan: Plan) -> None:
-    """State is matched by uid; what no operator claims is an error, never dropped in silence."""
+
+def check_compatible(manifest: Manifest, plan: Plan, *, may_drop: bool = False) -> None:
+    """State is matched by uid; what no operator claims is an error, never dropped in silence. `may_drop`: the user
+    wants it dropped."""
     if manifest.max_parallelism != plan.max_parallelism:
         raise CheckpointError(
             f"checkpoint {manifest.checkpoint} was taken with max_parallelism {manifest.max_parallelism}, the job has "
             f"{plan.max_parallelism}: keys would land in other key groups. Set Settings.max_parallelism back"
         )
+    if may_drop:
+        return
     operators = {operator.uid: operator for vertex in plan.vertices for operator in vertex.operators}
     for uid, snapshot in manifest.operators.items():
         held = {state for part in snapshot.parts for state in part.states}
@@ -28,12 +33,14 @@ def check_compatible(manifest: Manifest, plan: Plan) -> None:
             if held or inline:
                 raise CheckpointError(
                     f"checkpoint {manifest.checkpoint} holds state of operator {uid!r}, which is not in the job. Its "
-                    f"operators are {sorted(operators)}. Give the operator its old uid back"
+                    f"operators are {sorted(operators)}. Give the operator its old uid back, or drop its state "
+                    f"with {DROP}"
                 )
             continue
         known = set(operator.spec.states) if isinstance(operator.spec, OperatorSpec) else set()
         if unclaimed := held - known:
             raise CheckpointError(
                 f"checkpoint {manifest.checkpoint} holds state {sorted(unclaimed)} of operator {uid!r} "
-                f"({operator.name}), which now declares {sorted(known)}"
+                f"({operator.name}), which now declares {sorted(known)}. Declare it "
+                f"again, or drop it with {DROP}"
             )

@@ -9,7 +9,7 @@ world only through its ports, and is called by one thread.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from weir.config import JobConfig, duration_ms
@@ -19,55 +19,17 @@ from weir.ids import AttemptId, CheckpointId, TaskIndex
 from weir.runtime import phases
 from weir.runtime.checkpoint_store import CheckpointStore, Claim
 from weir.runtime.compatibility import check_compatible
-from weir.runtime.phases import Outcome, Phase, Verdict
+from weir.runtime.phases import Notice, Outcome, Phase, Rescaling, Verdict
 from weir.runtime.ports import Background, Clock, Cluster
+from weir.runtime.savepoints import discard_savepoint, origin_at, publish_savepoint
+from weir.runtime.storage import open_storage
+from weir.snapshot import messages as m
 from weir.snapshot.coordinator import Coordinator, CoordinatorSettings
-from weir.snapshot.manifest import Manifest, build
-from weir.snapshot.messages import (
-    AbortCheckpoint,
-    AttemptEnded,
-    AttemptStarted,
-    CheckpointCompleted,
-    CheckpointRequested,
-    CoordinatorEffect,
-    CoordinatorEvent,
-    DeployTask,
-    EpochsCommitted,
-    FailAttempt,
-    FinishJob,
-    FromTask,
-    Heartbeat,
-    Json,
-    ManifestPublished,
-    ManifestRefused,
-    PublishManifest,
-    RetireCheckpoints,
-    SendAbort,
-    SendCompleted,
-    SendTrigger,
-    SnapshotDeclined,
-    SnapshotTaken,
-    StopTask,
-    SubtaskFinished,
-    TaskFailed,
-    TaskRegistered,
-    TaskRunning,
-    TimePassed,
-    ToTask,
-    TriggerCheckpoint,
-)
+from weir.snapshot.manifest import Kind, Manifest, build
 from weir.snapshot.restart import RestartAfter, RestartDecider
 
 USER_FAILURES_MAX = 3
 """Failures of the user's own code, with no completed checkpoint in between, that end the job whatever the strategy."""
-
-
-@dataclass(frozen=True)
-class Notice:
-    """Something that a person who watches the job would like to know."""
-
-    kind: str
-    detail: dict[str, Any]
 
 
 class Driver:
@@ -96,12 +58,14 @@ class Driver:
         self._notify = notify
         self._coordinator = Coordinator(settings)
         self._decider = RestartDecider.from_config(config.restart)
-        self._tasks = [TaskIndex(i) for i in range(plan.parallelism)]
+        self._tasks = _tasks_of(plan)
         self._next_checkpoint = CheckpointId(1)
         self._is_adopted = False
         self._failed_ms: float | None = None
         self._user_failures = 0
-        self._metrics: dict[TaskIndex, Json] = {}
+        self._origin = None if config.from_savepoint is None else origin_at(config.from_savepoint)
+        self._rescaling: Rescaling | None = None
+        self._metrics: dict[TaskIndex, m.Json] = {}
         self.restarts = 0
         self.phase: Phase = phases.Created()
 
@@ -111,21 +75,21 @@ class Driver:
         """Take the checkpoint directory over, then begin the first attempt."""
         self._begin()
 
-    def hear(self, message: FromTask) -> None:
+    def hear(self, message: m.FromTask) -> None:
         """A task says something. Nothing that an old attempt says counts."""
         if message.attempt != self.attempt:
             return
-        if isinstance(message, TaskRegistered):
+        if isinstance(message, m.TaskRegistered):
             self._registered(message)
-        elif isinstance(message, TaskRunning):
+        elif isinstance(message, m.TaskRunning):
             self._runs(message.task)
-        elif isinstance(message, Heartbeat):
+        elif isinstance(message, m.Heartbeat):
             self._metrics[message.task] = message.metrics
             if isinstance(self.phase, phases.Running):
                 self.phase.heard_ms[message.task] = self._clock.now_ms()
-        elif isinstance(message, TaskFailed):
+        elif isinstance(message, m.TaskFailed):
             self._fail(message.error, fatal=message.fatal or self._is_stuck(message))
-        elif isinstance(message, SnapshotTaken | SnapshotDeclined | EpochsCommitted | SubtaskFinished):
+        elif isinstance(message, m.SnapshotTaken | m.SnapshotDeclined | m.EpochsCommitted | m.SubtaskFinished):
             if isinstance(self.phase, phases.Running):
                 self._coordinate(message)
             elif isinstance(self.phase, phases.Deploying):
@@ -161,7 +125,7 @@ class Driver:
         elif isinstance(phase, phases.Running):
             self._check_heartbeats(phase, now_ms)
             if isinstance(self.phase, phases.Running):
-                self._coordinate(TimePassed())
+                self._coordinate(m.TimePassed())
 
     def next_due_ms(self) -> float | None:
         """When `tick` is wanted next."""
@@ -186,7 +150,22 @@ class Driver:
         """The user wants a checkpoint now."""
         if not isinstance(self.phase, phases.Running):
             raise JobError(f"job {self._config.name!r} is {self.status}, so it cannot take a checkpoint now")
-        self._coordinate(CheckpointRequested())
+        self._coordinate(m.CheckpointRequested())
+
+    def request(self, request: m.CheckpointRequested) -> None:
+        """The user wants a savepoint, or the job to stop or to drain. Notices with the request's name, or the job's
+        end, are the answer."""
+        if not isinstance(self.phase, phases.Running):
+            raise JobError(f"job {self._config.name!r} is {self.status}, so it cannot take a checkpoint now")
+        self._coordinate(request)
+
+    def rescale(self, plan: Plan, name: str) -> None:
+        """Go on with this plan behind a checkpoint. A notice with the name is the answer."""
+        if self._rescaling is not None:
+            raise JobError(f"job {self._config.name!r} is already being rescaled")
+        if isinstance(self.phase, phases.Running):
+            self._rescaling = Rescaling(name, plan)
+        self.request(m.CheckpointRequested(None, m.Then.STOP, name))
 
     # --- What can be asked ---------------------------------------------------------------------------
 
@@ -194,6 +173,11 @@ class Driver:
     def answering_checkpoint(self) -> CheckpointId:
         """The first checkpoint that answers a request made now."""
         return self._coordinator.answering_checkpoint
+
+    @property
+    def plan(self) -> Plan:
+        """What the attempt runs, or the next one will."""
+        return self._plan
 
     @property
     def attempt(self) -> AttemptId | None:
@@ -209,7 +193,7 @@ class Driver:
         return list(self._coordinator.history)
 
     @property
-    def metrics(self) -> dict[TaskIndex, Json]:
+    def metrics(self) -> dict[TaskIndex, m.Json]:
         """The latest that each task has told."""
         return dict(self._metrics)
 
@@ -234,8 +218,13 @@ class Driver:
 
     def _claim_and_check(self) -> Claim:
         claim = self._store.claim()
+        if claim.restore is None and self._origin is not None:
+            # As long as there is no checkpoint of its own, every attempt starts from what the user named.
+            manifest = self._origin.read(self._origin.open())
+            following = CheckpointId(max(claim.next_checkpoint, manifest.checkpoint + 1))
+            claim = replace(claim, restore=manifest, next_checkpoint=following)
         if claim.restore is not None:
-            check_compatible(claim.restore, self._plan)
+            check_compatible(claim.restore, self._plan, may_drop=self._config.allow_dropped_state)
         return claim
 
     def _claimed(self, result: Claim | BaseException) -> None:
@@ -250,7 +239,7 @@ class Driver:
         self._metrics = {}
         self._cluster.launch(claim.attempt)
 
-    def _registered(self, message: TaskRegistered) -> None:
+    def _registered(self, message: m.TaskRegistered) -> None:
         if not isinstance(self.phase, phases.Launching):
             return
         self.phase.addresses[message.task] = message.address
@@ -259,7 +248,8 @@ class Driver:
         claim = self.phase.claim
         addresses = tuple(self.phase.addresses[task] for task in self._tasks)
         self.phase = phases.Deploying(claim, set(), [], self._deadline(self._config.settings.launch_timeout))
-        self._broadcast(DeployTask(claim.attempt, addresses, claim.restore.checkpoint if claim.restore else None))
+        restored = claim.restore.checkpoint if claim.restore else None
+        self._broadcast(m.DeployTask(claim.attempt, addresses, restored, self._origin_of(claim)))
 
     def _runs(self, task: TaskIndex) -> None:
         if not isinstance(self.phase, phases.Deploying):
@@ -274,13 +264,15 @@ class Driver:
         self._say(
             "attempt_running",
             restored=claim.restore.checkpoint if claim.restore else None,
+            origin=self._origin_of(claim),
             recovery_ms=None if self._failed_ms is None else round(now_ms - self._failed_ms),
         )
         self._coordinate(
-            AttemptStarted(
+            m.AttemptStarted(
                 claim.attempt, self._plan.subtasks, self._plan.committers, claim.next_checkpoint, claim.completed
             )
         )
+        self._rescaled()
         for message in early:
             self.hear(message)
 
@@ -291,7 +283,7 @@ class Driver:
                 self._fail(f"task {task} was silent for {round(now_ms - heard_ms)} ms")
                 return
 
-    def _is_stuck(self, failure: TaskFailed) -> bool:
+    def _is_stuck(self, failure: m.TaskFailed) -> bool:
         """Whether the user's code fails again and again with no checkpoint in between: trying on would not help."""
         if isinstance(self.phase, phases.Stopping) or failure.code != UserCodeError.code:
             return False
@@ -304,7 +296,12 @@ class Driver:
         now_ms = self._clock.now_ms()
         self._failed_ms = now_ms
         verdict = Verdict(Outcome.FAILED, error)
-        if not fatal:
+        if self._rescaling is not None and self._rescaling.previous is not None:
+            # The new parallelism does not even start: whatever the reason, the old one did.
+            verdict = Verdict(Outcome.RESTART, error, now_ms, self._rescaling.previous)
+            self._say("request_failed", request=self._rescaling.name, reason=error)
+            self._rescaling = None
+        elif not fatal:
             decision = self._decider.failed(now_ms)
             if isinstance(decision, RestartAfter):
                 verdict = Verdict(Outcome.RESTART, error, now_ms + decision.delay_ms)
@@ -320,12 +317,13 @@ class Driver:
             self._conclude(verdict)
             return
         if isinstance(self.phase, phases.Running) and verdict.outcome is not Outcome.FINISHED:
-            self._coordinate(AttemptEnded(attempt))
+            self._coordinate(m.AttemptEnded(attempt))
         self._next_checkpoint = CheckpointId(max(self._next_checkpoint, self._coordinator.next_checkpoint))
         if not stage_runs:
             self._conclude(verdict)
             return
-        self._broadcast(StopTask(attempt, cancelled=verdict.outcome is not Outcome.FINISHED))
+        is_good = verdict.outcome in (Outcome.FINISHED, Outcome.STOPPED)
+        self._broadcast(m.StopTask(attempt, cancelled=not is_good))
         now_ms, patience_ms = self._clock.now_ms(), self._ms(self._config.settings.stop_timeout)
         self.phase = phases.Stopping(attempt, verdict, now_ms + patience_ms, now_ms + 2 * patience_ms)
 
@@ -341,7 +339,9 @@ class Driver:
 
     def _conclude(self, verdict: Verdict) -> None:
         if verdict.outcome is Outcome.RESTART:
-            self.restarts += 1
+            self.restarts += verdict.error is not None
+            if verdict.plan is not None:
+                self._plan, self._tasks = verdict.plan, _tasks_of(verdict.plan)
             self.phase = phases.Waiting(verdict.until_ms)
         elif verdict.outcome is Outcome.FINISHED:
             if isinstance(self.phase, phases.Stopping):
@@ -356,39 +356,49 @@ class Driver:
 
     # --- Checkpoints ---------------------------------------------------------------------------------------
 
-    def _coordinate(self, event: CoordinatorEvent) -> None:
+    def _coordinate(self, event: m.CoordinatorEvent) -> None:
         for effect in self._coordinator.handle(event, self._clock.now_ms()):
             self._perform(effect)
 
-    def _perform(self, effect: CoordinatorEffect) -> None:
+    def _perform(self, effect: m.CoordinatorEffect) -> None:
         attempt = self.attempt
         if attempt is None:
             raise ProtocolViolation(f"driver: {effect!r} without an attempt")
-        if isinstance(effect, SendTrigger):
-            self._broadcast(TriggerCheckpoint(attempt, effect.checkpoint))
-        elif isinstance(effect, SendAbort):
-            self._broadcast(AbortCheckpoint(attempt, effect.checkpoint))
+        if isinstance(effect, m.SendTrigger):
+            self._broadcast(m.TriggerCheckpoint(attempt, effect.checkpoint, effect.savepoint, effect.pause))
+        elif isinstance(effect, m.SendAbort):
+            self._broadcast(m.AbortCheckpoint(attempt, effect.checkpoint))
             self._background.run(lambda: self._store.discard(effect.checkpoint, attempt), _ignore)
             self._say("checkpoint_aborted", id=effect.checkpoint, reason=effect.reason.value, detail=effect.detail)
-        elif isinstance(effect, PublishManifest):
-            manifest = self._manifest(attempt, effect)
+        elif isinstance(effect, m.PublishManifest):
+            manifest = self._manifest(attempt, effect, "checkpoint")
             self._background.run(
                 lambda: self._store.publish(manifest), lambda result: self._published(manifest, result)
             )
-        elif isinstance(effect, SendCompleted):
+        elif isinstance(effect, m.SendCompleted):
             self._user_failures = 0
-            self._broadcast(CheckpointCompleted(attempt, effect.checkpoint))
+            self._broadcast(m.CheckpointCompleted(attempt, effect.checkpoint))
             self._say("checkpoint_completed", id=effect.checkpoint)
-        elif isinstance(effect, RetireCheckpoints):
+        elif isinstance(effect, m.RetireCheckpoints):
             self._background.run(lambda: self._store.retire(effect.oldest_kept), _ignore)
-        elif isinstance(effect, FailAttempt):
+        elif isinstance(effect, m.SendDrain):
+            self._broadcast(m.DrainSources(attempt))
+        elif isinstance(effect, m.SendResume):
+            self._broadcast(m.ResumeSources(attempt))
+        elif isinstance(effect, m.PublishSavepoint):
+            self._save(attempt, effect)
+        elif isinstance(effect, m.FailRequest):
+            self._request_failed(effect.request, effect.reason)
+        elif isinstance(effect, m.LeaveAttempt):
+            self._leave(effect.request)
+        elif isinstance(effect, m.FailAttempt):
             self._fail(effect.reason)
-        elif isinstance(effect, FinishJob):
+        elif isinstance(effect, m.FinishJob):
             self._stop(Verdict(Outcome.FINISHED))
         else:
             raise ProtocolViolation(f"driver: unknown effect {effect!r}")
 
-    def _manifest(self, attempt: AttemptId, effect: PublishManifest) -> Manifest:
+    def _manifest(self, attempt: AttemptId, effect: m.PublishManifest | m.PublishSavepoint, kind: Kind) -> Manifest:
         return build(
             job=self._config.name,
             checkpoint=effect.checkpoint,
@@ -397,24 +407,75 @@ class Driver:
             created_ms=self._clock.now_ms(),
             parts=effect.parts,
             parallelism={vertex.id: vertex.parallelism for vertex in self._plan.vertices},
+            kind=kind,
         )
 
     def _published(self, manifest: Manifest, result: BaseException | None) -> None:
         if not isinstance(self.phase, phases.Running) or manifest.attempt != self.attempt:
             return  # The next claim looks at what is there.
         if result is None:
-            self._coordinate(ManifestPublished(manifest.checkpoint))
+            self._coordinate(m.ManifestPublished(manifest.checkpoint))
         elif isinstance(result, StorageFull | FileExistsError):
-            self._coordinate(ManifestRefused(manifest.checkpoint, str(result)))
+            self._coordinate(m.ManifestRefused(manifest.checkpoint, str(result)))
         elif isinstance(result, OwnershipError):
             self._fail(str(result), fatal=True)
         else:
             # Whether the checkpoint exists is not known: neither commit nor abort it. Restarting looks again.
             self._fail(f"{type(result).__name__}: {result}")
 
+    # --- What users asked for ----------------------------------------------------------------------------------
+
+    def _save(self, attempt: AttemptId, effect: m.PublishSavepoint) -> None:
+        manifest = self._manifest(attempt, effect, "savepoint")
+        place, retries_max = str(effect.request.savepoint), self._config.settings.storage_retries_max
+        self._background.run(
+            lambda: publish_savepoint(open_storage(place), manifest, retries_max=retries_max),
+            lambda result: self._saved(effect.request, manifest, result),
+        )
+
+    def _saved(self, request: m.CheckpointRequested, manifest: Manifest, result: BaseException | None) -> None:
+        if not isinstance(self.phase, phases.Running) or manifest.attempt != self.attempt:
+            self._discard(request)  # Who asked was told that it failed, with the attempt.
+        elif result is None:
+            self._say("savepoint_completed", request=request.name, id=manifest.checkpoint, savepoint=request.savepoint)
+            self._coordinate(m.SavepointPublished(manifest.checkpoint))
+        else:
+            reason = f"{request.savepoint}: {type(result).__name__}: {result}"
+            self._coordinate(m.SavepointRefused(manifest.checkpoint, reason))
+
+    def _request_failed(self, request: m.CheckpointRequested, reason: str) -> None:
+        if self._rescaling is not None and self._rescaling.name == request.name:
+            self._rescaling = None
+        self._discard(request)
+        self._say("request_failed", request=request.name, reason=reason)
+
+    def _discard(self, request: m.CheckpointRequested) -> None:
+        if (place := request.savepoint) is not None:
+            self._background.run(lambda: discard_savepoint(open_storage(place)), _ignore)
+
+    def _leave(self, request: m.CheckpointRequested) -> None:
+        rescaling = self._rescaling
+        if rescaling is None or rescaling.name != request.name:
+            self._stop(Verdict(Outcome.STOPPED))
+            return
+        self._rescaling = replace(rescaling, previous=self._plan)
+        self._stop(Verdict(Outcome.RESTART, None, self._clock.now_ms(), rescaling.plan))
+
+    def _rescaled(self) -> None:
+        """The attempt runs: if it is the first at another parallelism, that has succeeded."""
+        if self._rescaling is not None and self._rescaling.previous is not None:
+            rescaling, self._rescaling = self._rescaling, None
+            before = rescaling.previous.parallelism if rescaling.previous else 0
+            self._say("rescaled", request=rescaling.name, parallelism=self._plan.parallelism, before=before)
+
+    def _origin_of(self, claim: Claim) -> str | None:
+        """Where the restored checkpoint lies when it is none of the job's own."""
+        is_foreign = claim.restore is not None and not claim.completed
+        return self._origin.location if is_foreign and self._origin is not None else None
+
     # --- Small things ----------------------------------------------------------------------------------------
 
-    def _broadcast(self, message: ToTask) -> None:
+    def _broadcast(self, message: m.ToTask) -> None:
         for task in self._tasks:
             self._cluster.send(message.attempt, task, message)
 
@@ -426,6 +487,10 @@ class Driver:
 
     def _say(self, kind: str, **detail: Any) -> None:
         self._notify(Notice(kind, {"attempt": self.attempt, **detail}))
+
+
+def _tasks_of(plan: Plan) -> list[TaskIndex]:
+    return [TaskIndex(i) for i in range(plan.parallelism)]
 
 
 def _ignore(result: object) -> None:

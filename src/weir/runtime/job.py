@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
@@ -21,15 +22,20 @@ from weir.ids import CheckpointId
 from weir.operators.sink import Sink
 from weir.operators.source import DriverContext, Source
 from weir.runtime import layout, phases
+from weir.runtime.asks import Ask, Asks
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
-from weir.runtime.driver import Driver, Notice
+from weir.runtime.driver import Driver
 from weir.runtime.metrics import operator_metrics
-from weir.runtime.phases import Outcome
+from weir.runtime.phases import Notice, Outcome
 from weir.runtime.ports import Storage
+from weir.runtime.savepoints import new_savepoint
+from weir.runtime.spark import check_slots
 from weir.runtime.spark_cluster import SparkCluster
+from weir.runtime.storage import location_below
 from weir.snapshot.coordinator import CoordinatorSettings
 from weir.snapshot.history import CheckpointRecord, CheckpointState
+from weir.snapshot.messages import CheckpointRequested, Then
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,6 +49,7 @@ NOTICES_MAX = 1_000
 
 LOOP_WAIT_MAX_MS = 1_000.0
 ASK_POLL_S = 0.1
+REQUEST_TIMEOUT_S = 600.0
 
 NOT_YET_RUNNING = ("created", "starting", "stopping", "restarting")
 
@@ -59,15 +66,18 @@ class Job:
         session: SparkSession,
         storage: Storage,
         storage_uri: str | None,
+        plan_at: Callable[[int], Plan] | None = None,
     ) -> None:
         self.name = config.name
-        self._plan = plan
+        self.run = run
+        self._plan_at = plan_at
         self._mailbox = Mailbox()
         self._ended = threading.Event()
         self._notices: deque[Notice] = deque(maxlen=NOTICES_MAX)
         self._listeners: list[Callable[[Notice], None]] = []
         self._requests: list[tuple[CheckpointId, Future[int]]] = []
         """Checkpoints that were asked for: the first id that answers, and who waits."""
+        self._asks = Asks(config.name)
         self._crash: BaseException | None = None
         self._session = session
         self._storage_uri = storage_uri
@@ -77,7 +87,7 @@ class Job:
         self._clock = clock
         self._background = ThreadBackground(config.settings.snapshot_threads, self._mailbox)
         self._cluster = SparkCluster(
-            plan, config, session=session, storage=storage, storage_uri=storage_uri, mailbox=self._mailbox
+            config, session=session, storage=storage, storage_uri=storage_uri, mailbox=self._mailbox
         )
         self._driver = Driver(
             config,
@@ -95,7 +105,7 @@ class Job:
     def start(self) -> None:
         """Start what feeds the sources, then the driver's loop."""
         try:
-            for vertex in self._plan.vertices:
+            for vertex in self._driver.plan.vertices:
                 if isinstance(source := vertex.operators[0].spec, Source):
                     self._fed.append(source)
                     source.on_driver_start(self._driver_context(vertex))
@@ -106,7 +116,7 @@ class Job:
 
     @property
     def status(self) -> str:
-        """created, starting, running, restarting, stopping; and at last finished, failed or cancelled."""
+        """created, starting, running, restarting, stopping; and at last finished, stopped, failed or cancelled."""
         return self._driver.status if self._crash is None else Outcome.FAILED.value
 
     @property
@@ -138,6 +148,41 @@ class Job:
         if not future.done():
             raise TimeoutError(f"job {self.name!r}: the checkpoint was not complete within {timeout} s")
         return future.result()
+
+    def savepoint(self, directory: str | None = None, timeout: float | None = REQUEST_TIMEOUT_S) -> str:
+        """Take a checkpoint whose states are also written, for good, into a new directory below `directory`; its path
+        once it is complete. None: below the checkpoint location, in `savepoints`."""
+        place = self._savepoint_place(directory)
+        request = CheckpointRequested(place, Then.GO_ON, uuid.uuid4().hex)
+        path: str = self._await(Ask("the savepoint", lambda: self._driver.request(request)), request.name, timeout)
+        return path
+
+    def stop(
+        self, savepoint: str | bool = True, drain: bool = False, timeout: float | None = REQUEST_TIMEOUT_S
+    ) -> str | None:
+        """End the job behind a checkpoint that everything up to now is committed with; returns when its tasks are gone.
+
+        savepoint: True, or the directory to put it below: the checkpoint is a savepoint, whose path is returned
+        drain:     let the sources end, so that everything is flushed, as if there were no more input
+        """
+        place = None if savepoint is False else self._savepoint_place(None if savepoint is True else savepoint)
+        request = CheckpointRequested(place, Then.DRAIN if drain else Then.STOP, uuid.uuid4().hex)
+        ask = Ask("the stop", lambda: self._driver.request(request), ends_job=True)
+        path: str | None = self._await(ask, request.name, timeout)
+        self._ended.wait()
+        return path
+
+    def rescale(self, parallelism: int, timeout: float | None = REQUEST_TIMEOUT_S) -> None:
+        """Go on at another parallelism, from a checkpoint taken for this; returns when the new tasks run. Operators
+        with a parallelism of their own keep it."""
+        plan = self._checked_plan(parallelism)
+        name = uuid.uuid4().hex
+        self._await(Ask("the rescale", lambda: self._driver.rescale(plan, name)), name, timeout)
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks the job has."""
+        return self._driver.plan.parallelism
 
     def checkpoints(self) -> list[CheckpointRecord]:
         """The completed checkpoints among the latest, oldest first."""
@@ -177,7 +222,7 @@ class Job:
                 self._mailbox.drain()
                 self._driver.tick()
             if self._driver.phase.outcome is Outcome.FINISHED:
-                for vertex in self._plan.vertices:
+                for vertex in self._driver.plan.vertices:
                     if isinstance(sink := vertex.operators[-1].spec, Sink):
                         sink.finish()
         except BaseException as error:
@@ -196,6 +241,8 @@ class Job:
             self._mailbox.drain()
             for _, waiting in self._requests:
                 waiting.set_exception(JobError(f"job {self.name!r} has ended"))
+            phase = self._driver.phase
+            self._asks.job_ended(phase.outcome if isinstance(phase, phases.Ended) else None)
 
     def _driver_context(self, vertex: Vertex) -> DriverContext:
         operator = vertex.operators[0]
@@ -208,7 +255,7 @@ class Job:
             session=self._session,
             name=operator.name,
             parallelism=vertex.parallelism,
-            slots=self._plan.parallelism,
+            slots=self._driver.plan.parallelism,
             directory=kept,
             resume=self._resume,
         )
@@ -224,8 +271,9 @@ class Job:
         elif notice.kind == "attempt_failed":
             for waiting in self._answered(None):
                 waiting.set_exception(JobError(f"the checkpoint did not complete: {notice.detail}"))
-        elif notice.kind == "attempt_running" and self._requests:
-            self._mailbox.post(self._driver.request_checkpoint)
+        elif notice.kind == "attempt_running":
+            self._mailbox.post(self._ask_again)
+        self._asks.noticed(notice)
         for listener in tuple(self._listeners):
             try:
                 listener(notice)
@@ -233,6 +281,52 @@ class Job:
                 # A spectator must not end the job.
                 _LOG.exception("job %s: a listener raised, and is not called again", self.name)
                 self._listeners.remove(listener)
+
+    def _ask_again(self) -> None:
+        """The tasks run: what was asked for meanwhile can be told to them."""
+        if self._driver.status in NOT_YET_RUNNING:
+            return
+        if self._requests:
+            self._driver.request_checkpoint()
+        self._asks.send_waiting()
+
+    def _await(self, ask: Ask, name: str, timeout: float | None) -> Any:
+        if self._ended.is_set():
+            raise JobError(f"job {self.name!r} is {self.status}: {ask.what} would find no job")
+        self._ask(lambda: self._asks.add(name, ask, is_running=self._driver.status not in NOT_YET_RUNNING))
+        wait([ask.future], timeout)
+        if not ask.future.done():
+            raise TimeoutError(
+                f"job {self.name!r}: {ask.what} was not done within {timeout} s; it goes on all the same"
+            )
+        return ask.future.result()
+
+    def _savepoint_place(self, directory: str | None) -> str:
+        if directory is None and self._storage_uri is None:
+            raise JobError(
+                f"job {self.name!r} keeps its checkpoints in memory: name a directory or URI for the savepoint"
+            )
+        below = directory or location_below(str(self._storage_uri), layout.SAVEPOINTS)
+        return new_savepoint(below, self.name)
+
+    def _checked_plan(self, parallelism: int) -> Plan:
+        """The plan at another parallelism; refused before anything is stopped, where that can be known."""
+        if self._plan_at is None:
+            raise JobError(f"job {self.name!r} was not submitted by an Environment, so it cannot be rescaled in place")
+        plan = self._plan_at(parallelism)
+        readers = {vertex.operators[0].uid: vertex.parallelism for vertex in self._driver.plan.vertices}
+        for vertex in plan.vertices:
+            operator = vertex.operators[0]
+            spec = operator.spec
+            is_fed = isinstance(spec, Source) and type(spec).on_driver_start is not Source.on_driver_start
+            if is_fed and readers.get(operator.uid) != vertex.parallelism:
+                raise JobError(
+                    f"source {operator.name!r} is fed by the driver, for {readers.get(operator.uid)} readers: give it "
+                    "a parallelism of its own, or stop the job with a savepoint and start it from there"
+                )
+        if self._session is not None:
+            check_slots(self._session, plan.parallelism)
+        return plan
 
     def _request(self, future: Future[int]) -> None:
         # A checkpoint that is already under way is no answer: it does not hold what came in since.

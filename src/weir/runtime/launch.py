@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weir.config import JobConfig
@@ -16,10 +18,13 @@ from weir.graph.plan import Plan
 from weir.operators.sink import Sink
 from weir.operators.source import Source
 from weir.runtime.checkpoint_store import CheckpointStore
+from weir.runtime.compatibility import check_compatible
 from weir.runtime.job import Job
 from weir.runtime.ports import Storage
+from weir.runtime.savepoints import origin_at
 from weir.runtime.spark import check_slots, embedded_session
 from weir.runtime.storage import MemoryStorage, location_below, open_writable
+from weir.snapshot.checkpoints import PublishedCheckpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,13 +35,20 @@ MEMORY_WITHOUT_CHECKPOINTS_BYTES = 1 << 28
 _JOB_NAME = re.compile(r"[\w.\- ]{1,100}")
 
 
-def submit(plan: Plan, config: JobConfig, session: SparkSession | None = None) -> Job:
-    """Check the job, start it, and hand back its handle at once."""
+def submit(
+    plan: Plan,
+    config: JobConfig,
+    session: SparkSession | None = None,
+    *,
+    plan_at: Callable[[int], Plan] | None = None,
+) -> Job:
+    """Check the job, start it, and hand back its handle at once. `plan_at`: the same job at another parallelism."""
     if not _JOB_NAME.fullmatch(config.name):
         raise ConfigError(f"job name {config.name!r}: use 1 to 100 letters, digits, spaces, '.', '-' or '_'")
     storage, storage_uri = _storage(config)
     run = uuid.uuid4().hex
     store = CheckpointStore(storage, config.name, retries_max=config.settings.storage_retries_max)
+    config = _checked_origin(plan, config, store)
     # First of all, and without changing anything: a sink that overwrites must not do so for a job that may not start.
     store.check_free(run, config.resume)
     _validate(plan, config)
@@ -44,9 +56,22 @@ def submit(plan: Plan, config: JobConfig, session: SparkSession | None = None) -
     check_slots(session, plan.parallelism)
     # Before sources touch the directory: they may keep there what an earlier run needs.
     store.adopt(run, config.resume)
-    job = Job(plan, config, run=run, session=session, storage=storage, storage_uri=storage_uri)
+    job = Job(plan, config, run=run, session=session, storage=storage, storage_uri=storage_uri, plan_at=plan_at)
     job.start()
     return job
+
+
+def _checked_origin(plan: Plan, config: JobConfig, store: CheckpointStore) -> JobConfig:
+    """Refuse a savepoint that does not fit. One that is the very last checkpoint of the run that is here, as after
+    `weir stop`, leaves nothing behind: then this run goes on from there, and its sinks with what they have written."""
+    if config.from_savepoint is None:
+        return config
+    origin = origin_at(config.from_savepoint)
+    manifest = origin.read(origin.open())
+    check_compatible(manifest, plan, may_drop=config.allow_dropped_state)
+    newest = store.listing().newest_published
+    is_last = newest == PublishedCheckpoint(manifest.checkpoint, manifest.attempt) and manifest.job == config.name
+    return replace(config, resume=config.resume or is_last)
 
 
 def _storage(config: JobConfig) -> tuple[Storage, str | None]:

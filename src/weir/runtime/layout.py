@@ -5,6 +5,7 @@
     attempts/0000000003.claim      attempt 3 has been taken by a driver
     attempts/0000000003.json       … and starts from this checkpoint
     sources/UID/                   what a source keeps for replays
+    savepoints/                    where savepoints go when the user names no other place; never deleted
     chk-0000000012/a3-UID-0-STATE-00000
     shared/0000000012-a3-UID-0-STATE-00000  written for checkpoint 12, and referred to by later ones
     chk-0000000012/manifest.json   only with this is it a checkpoint
@@ -28,6 +29,7 @@ ABORTED = "aborted"
 MANIFEST = "manifest.json"
 SOURCES = "sources"
 SHARED = "shared"
+SAVEPOINTS = "savepoints"
 _CHECKPOINT = re.compile(r"chk-(\d{10,})")
 _SHARED = re.compile(r"(\d{10,})-a\d+-")
 _CLAIM = re.compile(r"(\d{10,})\.claim")

@@ -20,7 +20,8 @@ from weir.ids import AttemptId, ChannelId, CheckpointId, TaskIndex
 from weir.runtime import layout, phases
 from weir.runtime.channels import LocalChannel
 from weir.runtime.checkpoint_store import CheckpointStore
-from weir.runtime.driver import Driver, Notice
+from weir.runtime.driver import Driver
+from weir.runtime.phases import Notice
 from weir.runtime.storage import MemoryStorage
 from weir.runtime.worker import Worker, WorkerConfig, WorkerPorts
 from weir.snapshot.coordinator import CoordinatorSettings

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
+from weir.graph.plan import Plan
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime.checkpoint_store import Claim
 from weir.snapshot.messages import FromTask
@@ -24,6 +25,8 @@ class Outcome(Enum):
     FINISHED = "finished"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    STOPPED = "stopped"
+    """By the user, behind a checkpoint: it can be resumed."""
     RESTART = "restarting"
 
 
@@ -35,6 +38,26 @@ class Verdict:
     error: str | None = None
     until_ms: float = 0.0
     """With RESTART: when the next attempt may begin."""
+    plan: Plan | None = None
+    """With RESTART: what the next attempt runs, when that is another plan."""
+
+
+@dataclass(frozen=True)
+class Rescaling:
+    """The job is on its way to another parallelism."""
+
+    name: str
+    plan: Plan
+    previous: Plan | None = None
+    """What to go back to; None as long as the old attempt runs."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something that a person who watches the job would like to know."""
+
+    kind: str
+    detail: dict[str, Any]
 
 
 class _Phase:

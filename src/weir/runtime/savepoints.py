@@ -120,8 +120,8 @@ class Origin:
     def manifest_path(self) -> str:
         return f"{posixpath.basename(self._parts[0])}/{layout.MANIFEST}" if self._is_checkpoint else layout.MANIFEST
 
-    def open(self, open_at: OpenStorage = open_storage) -> Storage:
-        return open_at(self.root)
+    def open(self) -> Storage:
+        return open_storage(self.root, create=False)
 
     def read(self, storage: Storage) -> Manifest:
         """The manifest, without what the other run has still to commit: that is no business of this one."""

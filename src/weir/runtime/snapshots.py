@@ -19,7 +19,7 @@ from weir.runtime.sink_end import SinkEnd
 from weir.runtime.state_files import CheckpointWriter
 from weir.runtime.storage import open_storage
 from weir.snapshot.messages import Json, OperatorPart, SnapshotDeclined, SnapshotTaken, StatePart
-from weir.state.frozen import FrozenState, write_tables
+from weir.state.frozen import FrozenState
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Snapshotter:
                     state=name,
                     breathe=self._background.breathe,
                 )
-                states[name] = write_tables(state.tables(), writer)
+                states[name] = state.export(writer)
             parts.append(OperatorPart(uid, frozen.inline, states))
         return tuple(parts)
 

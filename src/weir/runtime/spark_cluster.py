@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 from weir.config import Checkpoints, JobConfig
 from weir.errors import SlotsMissing, WeirError
-from weir.graph.plan import Plan
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime.clock import Mailbox
 from weir.runtime.control import ControlServer
 from weir.runtime.driver import Driver
+from weir.runtime.local_directory import remove_run
 from weir.runtime.ports import Storage
 from weir.runtime.spark import driver_host, task_host
 from weir.runtime.stage import BarrierStage
@@ -34,7 +34,6 @@ class SparkCluster:
 
     def __init__(
         self,
-        plan: Plan,
         config: JobConfig,
         *,
         session: SparkSession,
@@ -43,7 +42,6 @@ class SparkCluster:
         mailbox: Mailbox,
     ) -> None:
         self.driver: Driver | None = None
-        self._plan = plan
         self._config = config
         self._session = session
         self._mailbox = mailbox
@@ -66,10 +64,12 @@ class SparkCluster:
         return [self._processes[task] for task in sorted(self._processes)]
 
     def launch(self, attempt: AttemptId) -> None:
+        assert self.driver is not None
+        plan = self.driver.plan
         self._processes.clear()
         spec = TaskSpec(
             job=self._config.name,
-            plan=self._plan,
+            plan=plan,
             attempt=attempt,
             mode=(self._config.checkpoints or Checkpoints()).mode,
             settings=self._config.settings,
@@ -80,7 +80,7 @@ class SparkCluster:
         stage = BarrierStage(
             self._session,
             name=self._config.name,
-            parallelism=self._plan.parallelism,
+            parallelism=plan.parallelism,
             task_main=task_main(spec),
             description=f"weir: {self._config.name} (attempt {attempt})",
         )
@@ -100,12 +100,13 @@ class SparkCluster:
         for stage in list(self._stages.values()):
             stage.cancel()
         self._control.close()
+        remove_run(self._config.settings, self._config.name, self._token)
 
     def _hear(self, message: FromTask) -> None:
         assert self.driver is not None
         if isinstance(message, TaskRegistered) and message.attempt == self.driver.attempt:
             self._processes[message.task] = message.process_id
-            self._had_slots = len(self._processes) == self._plan.parallelism or self._had_slots
+            self._had_slots = len(self._processes) == self.driver.plan.parallelism or self._had_slots
         self.driver.hear(message)
 
     def _lost(self, attempt: AttemptId, task: TaskIndex, reason: str) -> None:

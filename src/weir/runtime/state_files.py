@@ -6,6 +6,7 @@ checksum, which are checked again when they are read. Knows no format of any fil
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -14,10 +15,12 @@ from weir.errors import CheckpointError, CorruptCheckpoint
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid
 from weir.operators.base import InlinePart, OperatorContext, Restored, key_group_range
 from weir.runtime import layout
+from weir.runtime.local_copies import LocalCopies
 from weir.runtime.ports import Storage
 from weir.snapshot.manifest import Manifest, checksum
 from weir.snapshot.messages import FileRef
 from weir.state.frozen import RestoredPart, RestoredParts, RestoredState
+from weir.state.operator_state import RestoredOperatorState, redistribution_of
 
 
 class CheckpointWriter:
@@ -41,14 +44,24 @@ class CheckpointWriter:
         self._breathe = breathe
 
     def put(self, name: str, data: pa.Buffer | bytes, *, shared: bool = False) -> FileRef:
-        directory = layout.shared_path if shared else layout.state_path
-        path = directory(self._checkpoint, self._attempt, f"{self._name}-{name}")
+        path = self._path(name, shared)
         self._storage.write(path, data)
+        if isinstance(self._storage, LocalCopies):
+            self._storage.keep(path, data)
         return FileRef(path, memoryview(data).nbytes, checksum(data))
 
     def put_file(self, name: str, local_path: str, *, shared: bool = False) -> FileRef:
+        path = self._path(name, shared)
         with pa.memory_map(local_path) as file:
-            return self.put(name, file.read_buffer(), shared=shared)
+            data = file.read_buffer()
+            self._storage.write(path, data)
+            if isinstance(self._storage, LocalCopies):
+                self._storage.keep_file(path, local_path)
+            return FileRef(path, data.size, checksum(data))
+
+    def _path(self, name: str, shared: bool) -> str:
+        directory = layout.shared_path if shared else layout.state_path
+        return directory(self._checkpoint, self._attempt, f"{self._name}-{name}")
 
     def breathe(self) -> None:
         self._breathe()
@@ -61,6 +74,10 @@ class CheckpointFiles:
         self._storage = storage
 
     def read(self, file: FileRef) -> pa.Buffer:
+        copy = self._copy(file)
+        if copy is not None:
+            with pa.OSFile(copy) as local:
+                return local.read_buffer()
         try:
             data = self._storage.read(file.path)
         except FileNotFoundError:
@@ -72,8 +89,20 @@ class CheckpointFiles:
         return data
 
     def fetch(self, file: FileRef, local_path: str) -> None:
-        with open(local_path, "wb") as copy:
-            copy.write(self.read(file))
+        copy = self._copy(file)
+        if copy is not None:
+            try:
+                os.link(copy, local_path)
+                return
+            except OSError:
+                pass  # on another disk, or removed just now
+        with open(local_path, "wb") as fetched:
+            fetched.write(self.read(file))
+        if copy is None and isinstance(self._storage, LocalCopies):
+            self._storage.keep_file(file.path, local_path)
+
+    def _copy(self, file: FileRef) -> str | None:
+        return self._storage.find(file) if isinstance(self._storage, LocalCopies) else None
 
 
 def check_file(data: pa.Buffer, file: FileRef) -> None:
@@ -105,12 +134,17 @@ def restored_part(
     own = context.key_groups
     files = CheckpointFiles(storage)
     found: dict[str, list[RestoredPart]] = {}
+    dealt: dict[str, list[RestoredPart]] = {}
     for part in operator.parts:
         held = key_group_range(part.index, operator.parallelism, manifest.max_parallelism)
         for name, state in part.states.items():
-            overlapping = found.setdefault(name, [])
-            if held.start < own.stop and own.start < held.stop:
-                overlapping.append(RestoredPart(state, held, files))
+            if redistribution_of(state.detail) is not None:
+                dealt.setdefault(name, []).append(RestoredPart(state, held, files))
+            elif held.start < own.stop and own.start < held.stop:
+                found.setdefault(name, []).append(RestoredPart(state, held, files))
     kind = RestoredParts if is_own else ForeignParts
-    states: dict[str, RestoredState] = {name: kind(parts, own) for name, parts in found.items() if parts}
+    states: dict[str, RestoredState] = {name: kind(parts, own) for name, parts in found.items()}
+    for name, parts in dealt.items():
+        redistribute = redistribution_of(parts[0].part.detail) or ""
+        states[name] = RestoredOperatorState(parts, redistribute, context.index, context.parallelism)
     return Restored(inline, states)

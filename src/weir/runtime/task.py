@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from weir.config import Mode, Settings, duration_ms
+from weir.config import Mode, RocksDb, Settings, duration_ms
 from weir.errors import JobError, TaskLost, WeirError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, TaskIndex
@@ -20,12 +20,14 @@ from weir.runtime import layout
 from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
 from weir.runtime.control import ControlClient, RemoteStorage
 from weir.runtime.exchange import TaskTransport
+from weir.runtime.local_copies import LocalCopies
+from weir.runtime.local_directory import TaskDirectory, run_directory
 from weir.runtime.ports import Storage
 from weir.runtime.savepoints import Origin
 from weir.runtime.storage import open_storage
 from weir.runtime.worker import Worker, WorkerConfig, WorkerPorts
 from weir.snapshot.manifest import Manifest, decode
-from weir.snapshot.messages import DeployTask, StopTask, TaskFailed, TaskRegistered, ToTask
+from weir.snapshot.messages import CheckpointCompleted, DeployTask, StopTask, TaskFailed, TaskRegistered, ToTask
 
 IDLE_WAIT_MAX_MS = 100.0
 """Longest nap of an idle loop; whatever arrives wakes it earlier."""
@@ -61,6 +63,8 @@ class _Task:
         self._lost: str | None = None
         self._worker: Worker | None = None
         self._remote_storage: RemoteStorage | None = None
+        self._directory: TaskDirectory | None = None
+        self._copies: LocalCopies | None = None
         self._background = ThreadBackground(
             spec.settings.snapshot_threads, self._mailbox, share=spec.settings.snapshot_share
         )
@@ -100,7 +104,15 @@ class _Task:
         storage = self._storage()
         self._transport.connect(deploy.addresses)
         config = WorkerConfig(spec.job, spec.plan, self._task, spec.attempt, spec.mode, spec.settings)
-        ports = WorkerPorts(self._clock, self._transport, self._control, self._background, storage)
+        storage = self._with_directory(storage)
+        ports = WorkerPorts(
+            self._clock,
+            self._transport,
+            self._control,
+            self._background,
+            storage,
+            None if self._directory is None else self._directory.path,
+        )
         self._worker = Worker(config, ports)
         if deploy.restore is not None and deploy.origin is not None:
             origin = Origin(deploy.origin)
@@ -132,6 +144,8 @@ class _Task:
                 raise self._transport.failure
             orders, self._orders = self._orders, []
             for order in orders:
+                if self._copies is not None and isinstance(order, CheckpointCompleted):
+                    self._copies.completed(order.checkpoint)
                 worker.handle(order)
             progressed = worker.step()
             now_ms = self._clock.now_ms()
@@ -155,6 +169,19 @@ class _Task:
             return self._remote_storage
         return open_storage(self._spec.storage_uri)
 
+    def _with_directory(self, storage: Storage) -> Storage:
+        """Make the task's local directory, where one is wanted, and keep copies there of what goes to storage."""
+        spec = self._spec
+        if not spec.settings.local_recovery and not isinstance(spec.settings.backend, RocksDb):
+            return storage
+        run = run_directory(spec.settings, spec.job, spec.token)
+        self._directory = TaskDirectory(run, spec.attempt, self._task)
+        self._directory.make()
+        if spec.settings.local_recovery:
+            self._copies = LocalCopies(storage, self._directory.copies)
+            return self._copies
+        return storage
+
     def _driver_lost(self, reason: str) -> None:
         self._lost = reason
 
@@ -177,6 +204,9 @@ class _Task:
         if self._remote_storage is not None:
             _quietly(self._remote_storage.close)
         _quietly(self._control.close)
+        if self._directory is not None:
+            stopped = None if self._worker is None else self._worker.stopped
+            self._directory.remove(copies=stopped is not None and not stopped.cancelled)
 
 
 def _manifest(storage: Storage, deploy: DeployTask) -> Manifest | None:

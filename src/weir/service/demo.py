@@ -20,7 +20,7 @@ import weir
 from weir import connectors
 from weir.errors import ConfigError
 from weir.operators.source import Source, SourceReader
-from weir.runtime.driver import Notice
+from weir.runtime.phases import Notice
 from weir.service.demo_check import Verdict, verify
 from weir.service.progress import ENDED, Progress
 from weir.service.words import WORDS_PER_LINE, Lines

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
 
-ENDED = ("finished", "failed", "cancelled")
+ENDED = ("finished", "stopped", "failed", "cancelled")
 LINE_INTERVAL_S = 2.0
 """Without a terminal: how often a line is written."""
 

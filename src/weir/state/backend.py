@@ -45,10 +45,12 @@ MakeRow: TypeAlias = Callable[[Iterable[Any]], Any]
 class KeyCursor:
     """The key whose row is being processed. The operator sets it once per row; all handles read it."""
 
-    __slots__ = ("key",)
+    __slots__ = ("key", "shown")
 
-    def __init__(self) -> None:
+    def __init__(self, shown: Callable[[Key], Any] = lambda key: key) -> None:
         self.key: Key = None
+        self.shown = shown
+        """Makes of a key what users know."""
 
 
 class Backend(Protocol):

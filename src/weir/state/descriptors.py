@@ -196,14 +196,13 @@ class OperatorListState(OperatorState, OperatorListHandle):
         redistribute: Redistribute = "split",
         name: str | None = None,
         *,
-        default: Iterable[Any] = (),
         migrate: Migrate | None = None,
     ) -> None:
         self._declare(type, name=name, migrate=migrate)
         if redistribute not in get_args(Redistribute):
             raise PlanError(f"{self._kind}: redistribute must be 'split' or 'union', found {redistribute!r}")
         self.redistribute: Redistribute = redistribute
-        self.default: list[Any] = [self._value(value) for value in default or ()]
+        self.default: list[Any] = []
 
     def _types(self) -> list[str]:
         return [*super()._types(), f"redistribute={self.redistribute!r}"]

@@ -61,6 +61,10 @@ class FrozenState(ABC):
         """Put the state's files; the default writes the whole table."""
         return write_tables(self.tables(), out)
 
+    def export(self, out: StateWriter) -> StatePart:
+        """Put the whole table, for a savepoint: it refers to no other file, and any backend reads it."""
+        return write_tables(self.tables(), out)
+
     def confirmed(self, part: StatePart) -> None:
         """The checkpoint exists that `write` made this part for: its shared files may be referred to from now on."""
 
@@ -208,6 +212,7 @@ def reader(format: str) -> Callable[[RestoredPart], Iterator[pa.Table]]:
 READERS: Mapping[str, tuple[str, str]] = {
     ARROW: ("weir.state.frozen", "read_arrow"),
     "changes": ("weir.state.slot_snapshot", "read_changes"),
+    "rocksdb": ("weir.state.rocks_snapshot", "read_rocksdb"),
 }
 """Format to the module and function that reads it; imported when it is needed."""
 

@@ -73,7 +73,7 @@ class ListHandle(Protocol):
 
 
 class MapHandle(Protocol):
-    """A dictionary, in the order in which its keys were first put. Keys are never None; values may be.
+    """A dictionary, in no order that could be relied on. Keys are never None; values may be.
 
     `in`, `len()` and iteration over the keys work, too.
     """

@@ -58,7 +58,9 @@ class FakeLauncher:
         self.handle = FakeHandle(["created", "running", "finished"])
         self.launched: list[tuple[Plan, JobConfig, Any]] = []
 
-    def submit(self, plan: Plan, config: JobConfig, session: Any = None) -> FakeHandle:
+    def submit(
+        self, plan: Plan, config: JobConfig, session: Any = None, *, plan_at: Callable[[int], Plan] | None = None
+    ) -> FakeHandle:
         for vertex in plan.vertices:
             last = vertex.operators[-1]
             if isinstance(last.spec, Sink):

@@ -266,7 +266,7 @@ def test_what_cannot_be_a_process_function_is_refused_when_built() -> None:
         ProcessRows(["key"], Twice(), OUTPUT)
     with pytest.raises(PlanError, match="leave out state="):
         ProcessRows(["key"], RunningTotal(), OUTPUT, {"x": ValueState("long")})
-    with pytest.raises(PlanError, match="must be a ValueState, found 0"):
+    with pytest.raises(PlanError, match="must be a ValueState or another state, found 0"):
         ProcessRows(["key"], plain, OUTPUT, {"total": 0})  # type: ignore[dict-item]
     with pytest.raises(SchemaError, match="no column 'kee'; the columns are: key, value"):
         ProcessRows(["kee"], RunningTotal(), OUTPUT).schema([BATCH.schema])
@@ -287,7 +287,7 @@ def test_a_checkpoint_with_other_keys_or_another_type_is_refused() -> None:
     class Text(ProcessFunction):
         total = ValueState("date")
 
-    with pytest.raises(CheckpointError, match="holds bigint in the checkpoint, which cannot become date"):
+    with pytest.raises(CheckpointError, match="stored as bigint, declared as date: bigint cannot become date"):
         KeyedRun(spec(Text()), ("key",), parallelism=1, tables=tables)
 
     class Renamed(ProcessFunction):

@@ -65,7 +65,8 @@ def test_the_job_runs_when_all_tasks_do() -> None:
     assert isinstance(stage.phase, phases.Deploying)
     stage.run(0)
     assert stage.driver.status == "running"
-    assert stage.said("attempt_running") == [{"attempt": 1, "restored": None, "recovery_ms": None}]
+    (said,) = stage.said("attempt_running")
+    assert said == {"attempt": 1, "restored": None, "origin": None, "recovery_ms": None}
 
 
 def test_what_a_quick_task_tells_while_others_are_still_restoring_is_kept() -> None:

@@ -121,7 +121,8 @@ def test_a_publication_that_ends_after_its_attempt_counts_for_the_next() -> None
     assert stage.cluster.told(CheckpointCompleted) == []
     stage.up()
     assert stage.cluster.told(DeployTask)[-1].restore == 1
-    assert stage.said("attempt_running")[-1] == {"attempt": 2, "restored": 1, "recovery_ms": DELAY_MS}
+    said = stage.said("attempt_running")[-1]
+    assert said == {"attempt": 2, "restored": 1, "origin": None, "recovery_ms": DELAY_MS}
 
 
 def test_a_publication_that_ends_while_the_next_attempt_runs_is_not_told_to_it() -> None:

@@ -22,6 +22,7 @@ from weir.runtime.storage import MemoryStorage
 from weir.snapshot.messages import (
     CheckpointCompleted,
     DeployTask,
+    DrainSources,
     EpochsCommitted,
     FromTask,
     OperatorPart,
@@ -43,11 +44,14 @@ class ObedientCluster:
 
     latest: ObedientCluster
 
-    def __init__(self, plan: Plan, config: JobConfig, *, mailbox: Mailbox, **others: Any) -> None:
+    def __init__(self, config: JobConfig, *, mailbox: Mailbox, **others: Any) -> None:
         self.driver: Driver | None = None
         self.closed = False
         self.answers_snapshots = True
-        self._plan = plan
+        self.export_error: str | None = None
+        self.launched: list[int] = []
+        """The parallelism of each attempt."""
+        self.slots = 1_000
         self._mailbox = mailbox
         ObedientCluster.latest = self
 
@@ -55,8 +59,17 @@ class ObedientCluster:
     def process_ids(self) -> list[int]:
         return [100 + task for task in range(TASKS)]
 
+    @property
+    def _plan(self) -> Plan:
+        assert self.driver is not None
+        return self.driver.plan
+
     def launch(self, attempt: AttemptId) -> None:
-        for task in range(TASKS):
+        self.launched.append(self._plan.parallelism)
+        if self._plan.parallelism > self.slots:
+            self._post(lambda driver: driver.stage_ended(attempt, f"there are {self.slots} slots", fatal=True))
+            return
+        for task in range(self._plan.parallelism):
             self.say(TaskRegistered(attempt, TaskIndex(task), f"host:{task}", 100 + task))
 
     def send(self, attempt: AttemptId, task: TaskIndex, message: ToTask) -> None:
@@ -65,11 +78,14 @@ class ObedientCluster:
             self.say(TaskRunning(attempt, task))
         elif isinstance(message, TriggerCheckpoint) and self.answers_snapshots:
             for subtask in mine:
-                self.say(SnapshotTaken(attempt, message.checkpoint, subtask, self._parts(subtask)))
+                parts = self._parts(subtask)
+                self.say(SnapshotTaken(attempt, message.checkpoint, subtask, parts, 0, *self._export(message, parts)))
         elif isinstance(message, CheckpointCompleted):
             for subtask in mine:
                 self.say(EpochsCommitted(attempt, message.checkpoint, subtask))
-        elif isinstance(message, StopTask) and task == TASKS - 1:
+        elif isinstance(message, DrainSources) and task == 0:
+            self.finish()
+        elif isinstance(message, StopTask) and task == self._plan.parallelism - 1:
             self._post(lambda driver: driver.stage_ended(attempt, None))
 
     def kill(self, attempt: AttemptId) -> None:
@@ -98,6 +114,13 @@ class ObedientCluster:
 
     def fail(self, error: str) -> None:
         self._post(lambda driver: driver.hear(TaskFailed(_attempt(driver), TaskIndex(0), error, "X", False)))
+
+    def _export(
+        self, message: TriggerCheckpoint, parts: tuple[OperatorPart, ...]
+    ) -> tuple[tuple[OperatorPart, ...], str | None]:
+        if message.savepoint is None:
+            return (), None
+        return ((), self.export_error) if self.export_error else (parts, None)
 
     def _parts(self, subtask: SubtaskId) -> tuple[OperatorPart, ...]:
         return tuple(OperatorPart(operator.uid) for operator in self._plan.vertices[subtask.vertex].operators)

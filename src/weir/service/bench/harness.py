@@ -22,7 +22,7 @@ from typing import Any
 import weir
 from weir.errors import WeirError
 from weir.operators.source import Source
-from weir.runtime.driver import Notice
+from weir.runtime.phases import Notice
 from weir.service.bench.epochs import Epoch, FoldSink, read_epochs
 from weir.service.bench.stopwatch import Stopwatch, first_poll_ns
 from weir.service.progress import ENDED

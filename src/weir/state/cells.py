@@ -1,0 +1,175 @@
+"""What one state holds by key, and how it is frozen without copying it.
+
+Comes in: values by key. Goes out: the same, and views of how they were at a barrier.
+A freeze puts a fresh dictionary on top of the ones before, which do not change while a
+view needs them. Afterwards the layers are merged, a few entries with each batch of rows.
+
+The law of a `Cells`: what lies in the dictionary itself is its own and may be changed in
+place (a list, say); what lies below may not, but must be copied up first (`own`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from weir.state.backend import Key
+
+NOTHING: Any = object()
+"""Where a key has no value."""
+
+MERGE_ENTRIES_LEAST = 1_024
+MERGE_ENTRIES_PER_KEY = 4
+"""Entries that are merged with each batch: several for each of its keys, since each key may add one."""
+
+PIECE_KEYS = 10_000
+"""Keys that a background thread takes at once: more would hold up the stream, which shares the interpreter."""
+
+
+class Cells(dict[Key, Any]):
+    """The values of one state by key, the topmost layer. `self[key]` is `default` where there is none."""
+
+    __slots__ = ("below", "default", "gone")
+
+    def __init__(self, default: Any, below: tuple[Cells, ...] = ()) -> None:
+        super().__init__()
+        self.default = default
+        self.below = below
+        """Older layers, the newest first."""
+        self.gone: set[Key] = set()
+        """Keys that were forgotten, though a layer below has them; one that lies in the dictionary itself is back."""
+
+    def __missing__(self, key: Key) -> Any:
+        if self.below and key not in self.gone:
+            for layer in self.below:
+                found = layer.get(key, NOTHING)
+                if found is not NOTHING:
+                    return found
+                if key in layer.gone:
+                    break
+        return self.default
+
+    def own(self, key: Key) -> Any:
+        """The list or dictionary at a key, to be changed in place; None where there is none."""
+        held = self.get(key)
+        if held is None:
+            held = self[key]
+            if held is not None:
+                self[key] = held = held.copy()
+        return held
+
+    def forget(self, key: Key) -> None:
+        self.pop(key, None)
+        if self.below:
+            self.gone.add(key)
+
+
+class View:
+    """All values as they were at a barrier. May be read by another thread until it is released."""
+
+    def __init__(self, layers: tuple[Cells, ...], release: Callable[[View], None]) -> None:
+        self.layers = layers
+        """The newest first."""
+        self._release = release
+        self.expired: list[Key] = []
+        """Keys that the reader found to have expired; noted here for the owner."""
+
+    def key_pieces(self) -> Iterator[list[Key]]:
+        """Every key once, in pieces."""
+        for depth, layer in enumerate(self.layers):
+            newer = self.layers[:depth]
+            keys = iter(layer)
+            while piece := list(islice(keys, PIECE_KEYS)):
+                yield [key for key in piece if not _is_in(newer, key)] if newer else piece
+
+    def values(self, keys: Sequence[Key]) -> list[Any]:
+        """The values of some of the keys."""
+        if len(self.layers) == 1:
+            return list(map(self.layers[0].__getitem__, keys))
+        return [next(layer[key] for layer in self.layers if key in layer) for key in keys]
+
+    def release(self) -> None:
+        self._release(self)
+
+
+def _is_in(layers: Sequence[Cells], key: Key) -> bool:
+    return any(key in layer or key in layer.gone for layer in layers)
+
+
+class Layers:
+    """The layers of one state. `live`, the topmost, is also handed to `attach` whenever it is another one."""
+
+    def __init__(self, default: Any, attach: Callable[[Cells], None]) -> None:
+        self.live = Cells(default)
+        self._attach = attach
+        self._frozen: list[Cells] = []
+        """The oldest first."""
+        self._views: list[View] = []
+        self._expired: deque[Key] = deque()
+        attach(self.live)
+
+    def freeze(self) -> View:
+        """Everything as it is now. Takes no longer for more entries."""
+        if self.live or self.live.gone or not self._frozen:
+            self._frozen.append(self.live)
+            self._put_on_top(Cells(self.live.default))
+        view = View(tuple(reversed(self._frozen)), self._released)
+        self._views.append(view)
+        return view
+
+    def _released(self, view: View) -> None:
+        self._views.remove(view)
+        self._expired.extend(view.expired)
+
+    def tidy(self, keys_count: int, drop_expired: Callable[[Key], None]) -> None:
+        """Merge some entries back and drop some that have expired; called with each batch of `keys_count` rows."""
+        if not (self._frozen or self._expired):
+            return
+        budget = MERGE_ENTRIES_LEAST + MERGE_ENTRIES_PER_KEY * keys_count
+        for _ in range(min(budget, len(self._expired))):
+            drop_expired(self._expired.popleft())
+        while budget > 0 and len(self._frozen) > self._pinned:
+            budget -= self._merge(budget)
+
+    @property
+    def _pinned(self) -> int:
+        """How many layers, from the oldest, some view still needs."""
+        return max((len(view.layers) for view in self._views), default=0)
+
+    def _merge(self, budget: int) -> int:
+        """Move entries from the topmost layer into the one below, which takes its place once all are there."""
+        live, below = self.live, self._frozen[-1]
+        done = self._bury(live, below, budget)
+        if live.gone:
+            return done
+        if len(live) <= budget - done:
+            done += len(live)
+            below.update(live)
+            self._frozen.pop()
+            self._put_on_top(below)
+            return done + 1
+        popitem = live.popitem
+        for _ in range(budget - done):
+            key, value = popitem()
+            below[key] = value
+        return budget
+
+    def _bury(self, live: Cells, below: Cells, budget: int) -> int:
+        count = min(budget, len(live.gone))
+        for _ in range(count):
+            key = live.gone.pop()
+            if key not in live:
+                below.forget(key)
+        return count
+
+    def _put_on_top(self, live: Cells) -> None:
+        live.below = tuple(reversed(self._frozen))
+        self.live = live
+        self._attach(live)
+
+    def clear(self) -> None:
+        self._frozen.clear()
+        self._expired.clear()
+        self._put_on_top(Cells(self.live.default))
