@@ -158,7 +158,7 @@ def check_no_leaks(world: World) -> None:
 
 
 def _check_shared(world: World, valid: tuple[CheckpointId, ...]) -> None:
-    """Of the files that checkpoints share, those of retired ones are there only if a checkpoint that is left names them."""
+    """Shared files of retired checkpoints are there only if a checkpoint that is left names them."""
     store = CheckpointStore(world.job_storage, "sim", retries_max=1)
     named = {file.path for checkpoint in valid for file in store.read(checkpoint).files}
     paths = [f"{layout.SHARED}/{name}" for name in world.job_storage.list(layout.SHARED)]
