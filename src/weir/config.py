@@ -194,7 +194,7 @@ class Settings:
     snapshot_share: float = 0.15
     """Most of a processor, per such thread, that writing a large snapshot may take while the stream needs it."""
 
-    backend: StateBackend = field(default_factory=Heap)
+    backend: StateBackend = Heap()
     """Where keyed state lives in the tasks. Environment(backend="rocksdb") sets it, too."""
 
     local_recovery: bool = False

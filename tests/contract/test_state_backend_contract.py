@@ -4,38 +4,29 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.contract.state_backends import KEYS, MAX_PARALLELISM, Maker, backends
 from tests.states import as_restored, table_of
 from weir.errors import CheckpointError, PlanError, ProtocolViolation
 from weir.operators.base import key_group_range
-from weir.state.backend import KEY_GROUP_COLUMN, Backend
+from weir.state.backend import KEY_GROUP_COLUMN
 from weir.state.descriptors import ValueState
 from weir.state.hashing import hash_keys, key_groups
-from weir.state.heap import HeapBackend
 from weir.state.values import NotOfType
 
-MAX_PARALLELISM = 128
-Make = Callable[..., Backend]
-BACKENDS: dict[str, Make] = {"heap": HeapBackend}
 UTC = datetime.timezone.utc
 
 
-@pytest.fixture(params=BACKENDS)
-def make(request: pytest.FixtureRequest) -> Make:
-    def made(schema: pa.Schema, groups: range = range(MAX_PARALLELISM)) -> Backend:
-        return BACKENDS[request.param](schema, max_parallelism=MAX_PARALLELISM, key_groups=groups)
-
-    return made
-
-
-KEYS = pa.schema([("k", pa.int64())])
+@pytest.fixture(params=backends())
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Maker:
+    return Maker(backends()[request.param], tmp_path)
 
 
 class Point(NamedTuple):
@@ -62,7 +53,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("ddl", "value"), VALUES, ids=[ddl for ddl, _ in VALUES])
-def test_values_of_every_type_come_back_as_they_were_also_after_a_restore(make: Make, ddl: str, value: Any) -> None:
+def test_values_of_every_type_come_back_as_they_were_also_after_a_restore(make: Maker, ddl: str, value: Any) -> None:
     backend = make(KEYS)
     state = backend.value_state(ValueState(ddl, name="s"))
     one, two, three = backend.keys([pa.array([1, 2, 3])])
@@ -84,7 +75,7 @@ def test_values_of_every_type_come_back_as_they_were_also_after_a_restore(make: 
             assert handle.get() is None
 
 
-def test_get_is_the_default_until_set_and_after_clear_but_none_is_a_value(make: Make) -> None:
+def test_get_is_the_default_until_set_and_after_clear_but_none_is_a_value(make: Maker) -> None:
     backend = make(KEYS)
     state = backend.value_state(ValueState("long", default=7, name="s"))
     backend.cursor.key = backend.keys([pa.array([1])])[0]
@@ -101,7 +92,7 @@ def test_get_is_the_default_until_set_and_after_clear_but_none_is_a_value(make: 
 
 
 @pytest.mark.parametrize(("ddl", "value"), [case for case in VALUES if "<" in case[0]], ids=str)
-def test_only_set_changes_the_state(make: Make, ddl: str, value: Any) -> None:
+def test_only_set_changes_the_state(make: Maker, ddl: str, value: Any) -> None:
     def spoil(thing: Any) -> None:
         for part in thing.values() if isinstance(thing, dict) else ():
             if isinstance(part, list):
@@ -141,7 +132,7 @@ def test_only_set_changes_the_state(make: Make, ddl: str, value: Any) -> None:
         ("struct<x:long>", 1),
     ],
 )
-def test_a_value_that_could_not_be_written_is_refused_when_it_is_set(make: Make, ddl: str, value: Any) -> None:
+def test_a_value_that_could_not_be_written_is_refused_when_it_is_set(make: Maker, ddl: str, value: Any) -> None:
     backend = make(KEYS)
     state = backend.value_state(ValueState(ddl, name="the-state"))
     backend.cursor.key = backend.keys([pa.array([42])])[0]
@@ -159,7 +150,7 @@ def test_a_value_that_could_not_be_written_is_refused_when_it_is_set(make: Make,
         ("string", np.str_("x"), "x"),
     ],
 )
-def test_a_value_is_held_as_it_will_be_after_a_restore(make: Make, ddl: str, value: Any, held: Any) -> None:
+def test_a_value_is_held_as_it_will_be_after_a_restore(make: Maker, ddl: str, value: Any, held: Any) -> None:
     backend = make(KEYS)
     state = backend.value_state(ValueState(ddl, name="s"))
     backend.cursor.key = backend.keys([pa.array([1])])[0]
@@ -188,7 +179,9 @@ KEY_COLUMNS = [
 
 
 @pytest.mark.parametrize("column", KEY_COLUMNS, ids=lambda column: str(column.type))
-def test_keys_of_every_type_are_found_again_and_lie_where_the_exchange_sends_them(make: Make, column: pa.Array) -> None:
+def test_keys_of_every_type_are_found_again_and_lie_where_the_exchange_sends_them(
+    make: Maker, column: pa.Array
+) -> None:
     schema = pa.schema([("k", column.type), ("j", pa.int64())])
     columns = [column, pa.array(range(len(column)))]
     backend = make(schema)
@@ -210,14 +203,14 @@ def test_keys_of_every_type_are_found_again_and_lie_where_the_exchange_sends_the
         assert again.get() == number
 
 
-def test_keys_are_shown_as_users_know_them(make: Make) -> None:
+def test_keys_are_shown_as_users_know_them(make: Maker) -> None:
     schema = pa.schema([("k", pa.timestamp("us", "UTC")), ("d", pa.date32())])
     backend = make(schema)
     [key] = backend.keys([pa.array([MOMENTS[0]], schema.field("k").type), pa.array([datetime.date(2024, 1, 1)])])
     assert backend.shown(key) == (MOMENTS[0], datetime.date(2024, 1, 1))
 
 
-def test_a_key_column_may_be_called_like_the_value(make: Make) -> None:
+def test_a_key_column_may_be_called_like_the_value(make: Maker) -> None:
     schema = pa.schema([("value", pa.int64())])
     backend = make(schema)
     state = backend.value_state(ValueState("string", name="s"))
@@ -232,7 +225,7 @@ def test_a_key_column_may_be_called_like_the_value(make: Make) -> None:
     assert again.get() == "x"
 
 
-def test_empty_state_freezes_to_an_empty_table_that_restores(make: Make) -> None:
+def test_empty_state_freezes_to_an_empty_table_that_restores(make: Maker) -> None:
     backend = make(KEYS)
     backend.value_state(ValueState("long", name="s"))
     table = table_of(backend.freeze()["s"])
@@ -240,7 +233,7 @@ def test_empty_state_freezes_to_an_empty_table_that_restores(make: Make) -> None
     backend.restore(as_restored({"s": [table, table]}))
 
 
-def test_tables_of_several_old_subtasks_join_and_rows_of_others_are_refused(make: Make) -> None:
+def test_tables_of_several_old_subtasks_join_and_rows_of_others_are_refused(make: Maker) -> None:
     backend = make(KEYS)
     state = backend.value_state(ValueState("long", name="s"))
     keys = list(range(1_000))
@@ -263,7 +256,7 @@ def test_tables_of_several_old_subtasks_join_and_rows_of_others_are_refused(make
     assert found == {number: number for number in keys}
 
 
-def test_rows_are_kept_under_the_same_law(make: Make) -> None:
+def test_rows_are_kept_under_the_same_law(make: Maker) -> None:
     schema = pa.schema([("x", pa.int64()), ("tags", pa.list_(pa.int64()))])
     backend = make(KEYS)
     state = backend.row_state("s", schema, Point._make)
@@ -284,7 +277,7 @@ def test_rows_are_kept_under_the_same_law(make: Make) -> None:
     assert again.get() == Point(1, [1, 2]) and type(again.get()) is Point
 
 
-def test_names_are_given_once_and_unknown_ones_are_not_restored(make: Make) -> None:
+def test_names_are_given_once_and_unknown_ones_are_not_restored(make: Maker) -> None:
     backend = make(KEYS)
     backend.value_state(ValueState("long", name="s"))
     with pytest.raises(PlanError, match="declared twice"):

@@ -56,8 +56,8 @@ class HeapBackend:
     def __init__(
         self, key_schema: pa.Schema, *, max_parallelism: int, key_groups: range, place: StatePlace | None = None
     ) -> None:
-        self.cursor = KeyCursor()
         self._codec = KeyCodec(key_schema)
+        self.cursor = KeyCursor(self._codec.shown)
         self._max_parallelism = max_parallelism
         self._key_groups = key_groups
         self._now_ms = (place or StatePlace()).now_ms

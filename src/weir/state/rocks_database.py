@@ -16,6 +16,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from typing import Any
 
 import rocksdict as rocks
@@ -91,6 +92,7 @@ class Database:
         self._write_options = rocks.WriteOptions()
         self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
         self._write_options.memtable_insert_hint_per_batch = True
+        self._closed = False
         self._links: list[Links] = []
         """Frozen, and not linked yet."""
         self._held: dict[bytes, bytes | None] = {}
@@ -182,8 +184,11 @@ class Database:
         rocks.Checkpoint(self._database).create_checkpoint(directory)
 
     def close(self) -> None:
+        """May be called again."""
         self._links = []
-        self._database.close()
+        if not self._closed:
+            self._closed = True
+            self._database.close()
 
 
 class Links:
@@ -218,15 +223,10 @@ def open_read_only(directory: str) -> Any:
 
 def scan(database: Any, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
     """The entries whose keys begin so, in their order."""
-    options = rocks.ReadOptions()
-    options.set_readahead_size(SCAN_READAHEAD_BYTES)
-    if prefix and (end := after(prefix)) is not None:
-        options.set_iterate_upper_bound(end)
-    items: Iterator[tuple[bytes, bytes]] = database.items(from_key=prefix or None, read_opt=options)
-    return items
-
-
-def after(prefix: bytes) -> bytes | None:
-    """The least byte string above all that begin so; None: there is none."""
-    stripped = prefix.rstrip(b"\xff")
-    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
+    if not prefix:
+        options = rocks.ReadOptions()
+        options.set_readahead_size(SCAN_READAHEAD_BYTES)
+        whole: Iterator[tuple[bytes, bytes]] = database.items(read_opt=options)
+        return whole
+    # Not by an upper bound: rocksdict's iterators outlive the options that hold it, and then stop anywhere.
+    return takewhile(lambda entry: entry[0].startswith(prefix), database.items(from_key=prefix))
