@@ -13,6 +13,7 @@ from tests.sim.stage import SimulationFailed
 from tests.sim.workload import SinkExpectation
 from tests.sim.world import World
 from weir.connectors import FileSink
+from weir.ids import CheckpointId
 from weir.runtime import layout
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.state_files import CheckpointFiles
@@ -148,7 +149,19 @@ def check_no_leaks(world: World) -> None:
         raise SimulationFailed(f"checkpoints {valid} are kept, {world.job.checkpoints.retain} should be")
     if world.is_tidy and (stale := [id for id in directories if id < valid[0]]):
         raise SimulationFailed(f"left behind: {stale}")
+    if world.is_tidy:
+        _check_shared(world, valid)
     if pending := [name for name in world.storage.files if "/_weir/pending/" in name]:
         raise SimulationFailed(f"still pending after the end: {pending}")
     if len(set(world.completed_ids)) != len(world.completed_ids):
         raise SimulationFailed(f"a checkpoint id was used twice: {world.completed_ids}")
+
+
+def _check_shared(world: World, valid: tuple[CheckpointId, ...]) -> None:
+    """Shared files of retired checkpoints are there only if a checkpoint that is left names them."""
+    store = CheckpointStore(world.job_storage, "sim", retries_max=1)
+    named = {file.path for checkpoint in valid for file in store.read(checkpoint).files}
+    paths = [f"{layout.SHARED}/{name}" for name in world.job_storage.list(layout.SHARED)]
+    since = {path: layout.shared_since(path.rpartition("/")[2]) for path in paths}
+    if stale := [path for path in paths if path not in named and (since[path] or 0) < valid[0]]:
+        raise SimulationFailed(f"shared files that nobody names: {stale}")

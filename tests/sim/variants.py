@@ -36,6 +36,8 @@ from weir.snapshot.messages import (
     SnapshotTaken,
     SubtaskFinished,
 )
+from weir.state.frozen import RestoredParts
+from weir.state.slot_snapshot import FrozenSlots, SlotHistory
 
 
 @contextmanager
@@ -322,6 +324,57 @@ def early_messages_dropped() -> AbstractContextManager[None]:
     return patched(Driver, "hear", hear)
 
 
+# --- State that checkpoints share -------------------------------------------------------------------------
+
+
+def shared_files_go_with_their_checkpoint() -> AbstractContextManager[None]:
+    """Files that were written for a retired checkpoint are deleted, whoever else names them."""
+    return patched(CheckpointStore, "_shared_files", lambda self, checkpoint: frozenset())
+
+
+def built_on_before_it_is_complete() -> AbstractContextManager[None]:
+    """A snapshot refers to files of one that was written, but may never become a checkpoint."""
+    original = FrozenSlots.write
+
+    def write(self: FrozenSlots, out: Any) -> Any:
+        part = original(self, out)
+        self.confirmed(part)
+        return part
+
+    return patched(FrozenSlots, "write", write)
+
+
+def bases_are_not_kept() -> AbstractContextManager[None]:
+    """What a checkpoint under way builds on is retired as if nobody needed it."""
+
+    def retain(self: Coordinator, run: Any) -> CheckpointId:
+        run.completed = run.completed[-self._settings.retain :]
+        return CheckpointId(run.completed[0])
+
+    return patched(Coordinator, "_retain", retain)
+
+
+def files_of_other_key_groups_are_built_on() -> AbstractContextManager[None]:
+    """After a rescale a subtask takes the files of an old one for its own."""
+    return patched(RestoredParts, "whole", property(lambda self: self.parts[0] if self.parts else None))
+
+
+def frozen_state_sees_later_rows() -> AbstractContextManager[None]:
+    """Nobody saves what a frozen state stands for before it changes."""
+    return patched(FrozenSlots, "save", lambda self, slots: None)
+
+
+def changes_of_an_aborted_checkpoint_are_forgotten() -> AbstractContextManager[None]:
+    """A snapshot holds what changed since the last one that was taken, not since the last that is complete."""
+    original = SlotHistory._since_base
+
+    def since_base(self: SlotHistory, count: int) -> Any:
+        self._unconfirmed = self._unconfirmed[-1:]
+        return original(self, count)
+
+    return patched(SlotHistory, "_since_base", since_base)
+
+
 VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     variant.__name__: variant
     for variant in (
@@ -348,5 +401,11 @@ VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         void_parts_committed,
         lost_reply_loses_the_epoch,
         early_messages_dropped,
+        shared_files_go_with_their_checkpoint,
+        built_on_before_it_is_complete,
+        bases_are_not_kept,
+        files_of_other_key_groups_are_built_on,
+        frozen_state_sees_later_rows,
+        changes_of_an_aborted_checkpoint_are_forgotten,
     )
 }

@@ -171,6 +171,18 @@ def _reduce(stream: Any, sink: Sink) -> None:
     reduced.write(sink, uid="reduced")
 
 
+def _add_up(rows: pl.DataFrame, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    added = rows.group_by("key_row").agg(n=pl.len().cast(pl.Int64), total=pl.col("value").sum()).sort("key_row")
+    new = state.select("key", n=pl.col("n") + added["n"], total=pl.col("total") + added["total"])
+    return new, new
+
+
+def _batches(stream: Any, sink: Sink) -> None:
+    state = {"n": weir.ValueState("long", default=0), "total": weir.ValueState("long", default=0)}
+    sums = stream.key_by("key").process_batches(_add_up, TOTALS, state=state, uid="batches")
+    sums.write(sink, uid="added")
+
+
 @dataclass(frozen=True)
 class End:
     apply: Callable[[Any, Sink], None]
@@ -182,6 +194,7 @@ _END = {
     "plain": End(_plain, "plain", False),
     "agg": End(_agg, "totals", True),
     "process": End(_process, "rows", True),
+    "batches": End(_batches, "added", True),
     "reduce": End(_reduce, "reduced", False),
 }
 

@@ -5,7 +5,8 @@ and the same values again on the other side. Never touches a socket or a thread.
 
     message   kind | JSON {"message": class name, field: value …}
     batch     kind, payload offset, 0, channel | padding | Arrow IPC record batch
-    marker    kind, 8, 0, channel | int64 (checkpoint, timestamp, or 0) | a barrier's savepoint, if it has one
+    marker    kind, 8, 0, channel | int64 (checkpoint, timestamp, or 0)
+    barrier   … like a marker | int64 base, or 0 | where the savepoint goes, if it is one
     credit    kind, 8, 0, channel | int64 (elements taken)
 """
 
@@ -36,6 +37,7 @@ FRAME_BYTES_MAX = (1 << 31) - 1024
 
 _HEADER = struct.Struct("<BBHI")
 _MARKER = struct.Struct("<BBHIq")
+_BASE = struct.Struct("<q")
 
 # --- control messages -----------------------------------------------------------------------------------
 
@@ -157,7 +159,7 @@ class ElementCodec:
             return self._encode_batch(element, channel)
         if isinstance(element, Barrier):
             marker = _MARKER.pack(BARRIER, _HEADER.size, 0, channel, element.checkpoint)
-            return marker if element.savepoint is None else marker + element.savepoint.encode()
+            return marker + _BASE.pack(element.base or 0) + (element.savepoint or "").encode()
         if isinstance(element, BarrierCancelled):
             return _MARKER.pack(BARRIER_CANCELLED, _HEADER.size, 0, channel, element.checkpoint)
         if isinstance(element, EndOfInput):
@@ -169,7 +171,7 @@ class ElementCodec:
         kind, offset, _, _ = _HEADER.unpack_from(frame)
         if kind in (BATCH, BATCH_WITH_DICTIONARIES):
             return self._decode_batch(frame.slice(offset), kind)
-        return _marker(kind, _MARKER.unpack_from(frame)[4], memoryview(frame)[_MARKER.size :].tobytes().decode())
+        return _marker(kind, _MARKER.unpack_from(frame)[4], memoryview(frame)[_MARKER.size :].tobytes())
 
     def _encode_batch(self, batch: pa.RecordBatch, channel: int) -> bytes:
         found, expected = batch.schema, self._schema
@@ -201,9 +203,11 @@ class ElementCodec:
             return stream.read_next_batch()
 
 
-def _marker(kind: int, value: int, rest: str) -> Marker:
+def _marker(kind: int, value: int, rest: bytes) -> Marker:
     if kind == BARRIER:
-        return Barrier(CheckpointId(value), rest or None)
+        (base,) = _BASE.unpack_from(rest)
+        savepoint = rest[_BASE.size :].decode()
+        return Barrier(CheckpointId(value), savepoint or None, CheckpointId(base) if base else None)
     if kind == BARRIER_CANCELLED:
         return BarrierCancelled(CheckpointId(value))
     if kind == END_OF_INPUT:

@@ -365,7 +365,9 @@ class Driver:
         if attempt is None:
             raise ProtocolViolation(f"driver: {effect!r} without an attempt")
         if isinstance(effect, m.SendTrigger):
-            self._broadcast(m.TriggerCheckpoint(attempt, effect.checkpoint, effect.savepoint, effect.pause))
+            self._broadcast(
+                m.TriggerCheckpoint(attempt, effect.checkpoint, effect.savepoint, effect.pause, effect.base)
+            )
         elif isinstance(effect, m.SendAbort):
             self._broadcast(m.AbortCheckpoint(attempt, effect.checkpoint))
             self._background.run(lambda: self._store.discard(effect.checkpoint, attempt), _ignore)

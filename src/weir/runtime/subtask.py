@@ -90,7 +90,7 @@ class Subtask(ABC):
     def _work(self) -> bool:
         """Take what comes next; False when there is nothing to take."""
 
-    def trigger(self, checkpoint: CheckpointId, *, savepoint: str | None = None, pause: bool = False) -> None:
+    def trigger(self, barrier: Barrier, *, pause: bool = False) -> None:
         """The driver starts a checkpoint; only sources act on it, the others wait for barriers."""
 
     def resume(self) -> None:
@@ -121,17 +121,17 @@ class Subtask(ABC):
         self._flushed_ms = now_ms
         self.chain.flush()
 
-    def _snapshot(
-        self, checkpoint: CheckpointId, savepoint: str | None, source: dict[Uid, Frozen] | None = None
-    ) -> None:
+    def _snapshot(self, barrier: Barrier, source: dict[Uid, Frozen] | None = None) -> None:
+        if barrier.base is not None:
+            self._snapshotter.completed(barrier.base)
         # The order is the guarantee: everything held back goes out before the barrier, the state is frozen between
         # the last row before and the first row after it, and only then does the barrier go on.
         self.chain.flush()
         frozen = dict(source or {})
         frozen.update({link.uid: link.operator.freeze() for link in self.chain.links})
-        prepare = self.sink.prepare(checkpoint) if self.sink is not None else None
-        self._gate.mark(Barrier(checkpoint, savepoint))
-        self._snapshotter.begin(Snapshot(checkpoint, frozen, prepare, self._clock.now_ms(), savepoint))
+        prepare = self.sink.prepare(barrier.checkpoint) if self.sink is not None else None
+        self._gate.mark(barrier)
+        self._snapshotter.begin(Snapshot(barrier.checkpoint, frozen, prepare, self._clock.now_ms(), barrier.savepoint))
 
     def _end(self) -> None:
         self.chain.end()
@@ -141,8 +141,7 @@ class Subtask(ABC):
 
 @dataclass(frozen=True)
 class _Trigger:
-    checkpoint: CheckpointId
-    savepoint: str | None
+    barrier: Barrier
     pause: bool
 
 
@@ -170,8 +169,8 @@ class SourceSubtask(Subtask):
         made by others, who then wake the loop. Asking for an early wake-up would only keep it spinning until then."""
         return None if self.finished or self._paused_by is not None or self._gate.full else self._poll_after_ms
 
-    def trigger(self, checkpoint: CheckpointId, *, savepoint: str | None = None, pause: bool = False) -> None:
-        self._triggers.append(_Trigger(checkpoint, savepoint, pause))
+    def trigger(self, barrier: Barrier, *, pause: bool = False) -> None:
+        self._triggers.append(_Trigger(barrier, pause))
 
     def resume(self) -> None:
         self._paused_by = None
@@ -184,7 +183,7 @@ class SourceSubtask(Subtask):
         super().abort(checkpoint)
         if self._paused_by == checkpoint:
             self._paused_by = None
-        if any(trigger.checkpoint == checkpoint for trigger in self._triggers):
+        if any(trigger.barrier.checkpoint == checkpoint for trigger in self._triggers):
             # Markers leave in the order of their ids, so the cancel marker takes the barrier's place in the queue.
             self._cancelled.add(checkpoint)
 
@@ -215,12 +214,12 @@ class SourceSubtask(Subtask):
         return False
 
     def _begin(self, trigger: _Trigger) -> None:
-        checkpoint = trigger.checkpoint
+        checkpoint = trigger.barrier.checkpoint
         if checkpoint in self._cancelled:
             self._cancelled.remove(checkpoint)
             self._gate.mark(BarrierCancelled(checkpoint))
             return
-        self._snapshot(checkpoint, trigger.savepoint, {self.context.uid: Frozen(self.reader.position())})
+        self._snapshot(trigger.barrier, {self.context.uid: Frozen(self.reader.position())})
         if trigger.pause:
             self._paused_by = checkpoint
 
@@ -246,8 +245,8 @@ class InnerSubtask(Subtask):
         self._blocked: set[int] = set()
         self._ended: set[int] = set()
         self._turn = 0
-        self._savepoint: tuple[CheckpointId, str] | None = None
-        """Of the newest barrier that named one. The driver starts no other checkpoint meanwhile."""
+        self._barriers: dict[CheckpointId, Barrier] = {}
+        """Those that have come in on some channel, until their snapshot is taken or overtaken."""
 
     def abort(self, checkpoint: CheckpointId) -> None:
         super().abort(checkpoint)
@@ -270,8 +269,7 @@ class InnerSubtask(Subtask):
             self.chain.process(self._merged(channel, element))
             return
         if isinstance(element, Barrier):
-            if element.savepoint is not None:
-                self._savepoint = (element.checkpoint, element.savepoint)
+            self._barriers[element.checkpoint] = element
             self._align(BarrierArrived(channel, element.checkpoint))
         elif isinstance(element, BarrierCancelled):
             self._align(BarrierCancelArrived(channel, element.checkpoint))
@@ -303,12 +301,10 @@ class InnerSubtask(Subtask):
             elif isinstance(effect, UnblockChannels):
                 self._blocked.clear()
             elif isinstance(effect, TakeSnapshot):
-                self._snapshot(effect.checkpoint, self._savepoint_of(effect.checkpoint))
+                self._snapshot(self._barriers[effect.checkpoint])
+                self._barriers = {n: barrier for n, barrier in self._barriers.items() if n > effect.checkpoint}
             elif isinstance(effect, PassCancel):
                 self._gate.mark(BarrierCancelled(effect.checkpoint))
                 self._snapshotter.decline(effect.checkpoint, "its barrier was overtaken or cancelled")
             else:
                 raise ProtocolViolation(f"subtask {self.id}: unknown effect {effect!r}")
-
-    def _savepoint_of(self, checkpoint: CheckpointId) -> str | None:
-        return self._savepoint[1] if self._savepoint is not None and self._savepoint[0] == checkpoint else None

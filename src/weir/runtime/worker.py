@@ -29,6 +29,7 @@ from weir.runtime.snapshots import Snapshotter
 from weir.runtime.state_files import restored_part
 from weir.runtime.subtask import Activity, InnerSubtask, SourceSubtask, Subtask
 from weir.snapshot.alignment import Alignment, AtLeastOnceAlignment, ExactlyOnceAlignment
+from weir.snapshot.elements import Barrier
 from weir.snapshot.manifest import Manifest
 from weir.snapshot.messages import (
     AbortCheckpoint,
@@ -111,8 +112,8 @@ class Worker:
         if message.attempt != self._config.attempt:
             return
         if isinstance(message, TriggerCheckpoint):
-            savepoint, pause = message.savepoint, message.pause
-            self._each(lambda subtask: subtask.trigger(message.checkpoint, savepoint=savepoint, pause=pause))
+            barrier, pause = Barrier(message.checkpoint, message.savepoint, message.base), message.pause
+            self._each(lambda subtask: subtask.trigger(barrier, pause=pause))
         elif isinstance(message, AbortCheckpoint):
             self._each(lambda subtask: subtask.abort(message.checkpoint))
         elif isinstance(message, CheckpointCompleted):

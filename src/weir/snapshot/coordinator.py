@@ -344,14 +344,13 @@ class Coordinator:
             # Periods are counted from the start of the attempt, so that they do not drift; missed ones are left out.
             passed = (now_ms - run.started_ms) // interval_ms
             run.periodic_ms = run.started_ms + (passed + 1) * interval_ms
-        run.pending[checkpoint] = _Pending(
-            checkpoint, now_ms + self._settings.timeout_ms, run.completed[-1] if run.completed else None
-        )
+        base = run.completed[-1] if run.completed else None
+        run.pending[checkpoint] = _Pending(checkpoint, now_ms + self._settings.timeout_ms, base)
         request = self._requests.triggered(checkpoint, is_final=is_final) or CheckpointRequested()
         record = CheckpointRecord(checkpoint, run.attempt, now_ms, final=is_final, savepoint=request.savepoint)
         self._history.triggered(record)
         pause = request.then is Then.STOP and not is_final
-        return [SendTrigger(checkpoint, request.savepoint, pause)]
+        return [SendTrigger(checkpoint, request.savepoint, pause, base)]
 
     # --- Acknowledgements -----------------------------------------------------------------------------
 
@@ -439,8 +438,10 @@ class Coordinator:
 
     def _retain(self, run: _Run) -> CheckpointId:
         """The oldest checkpoint to keep: of as many as the user wants, and not above what one under way builds on."""
-        bases = [pending.base for pending in run.pending.values() if pending.base is not None]
-        wanted = min([run.completed[-self._settings.retain :][0], *bases])
+        wanted = run.completed[-self._settings.retain :][0]
+        for pending in run.pending.values():
+            # One that began when none was complete may build on any: whichever its subtasks have heard of.
+            wanted = min(wanted, run.completed[0] if pending.base is None else pending.base)
         run.completed = [checkpoint for checkpoint in run.completed if checkpoint >= wanted]
         return wanted
 

@@ -20,6 +20,9 @@ class Barrier:
     checkpoint: CheckpointId
     savepoint: str | None = None
     """Where to export the states to, besides: the checkpoint was asked for as a savepoint."""
+    base: CheckpointId | None = None
+    """The newest that was complete when this one began. A subtask may hear of that from here first, since barriers come
+    another way than the driver's word; its snapshot builds on this one or a newer, for older ones may be gone."""
 
 
 @dataclass(frozen=True)

@@ -171,6 +171,8 @@ class TriggerCheckpoint:
     checkpoint: CheckpointId
     savepoint: str | None = None
     pause: bool = False
+    base: CheckpointId | None = None
+    """The newest that is complete."""
 
 
 @dataclass(frozen=True)
@@ -316,6 +318,7 @@ class SendTrigger:
     checkpoint: CheckpointId
     savepoint: str | None = None
     pause: bool = False
+    base: CheckpointId | None = None
 
 
 @dataclass(frozen=True)

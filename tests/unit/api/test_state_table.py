@@ -82,7 +82,5 @@ def test_a_wrong_name_is_answered_with_the_right_ones(
 
 
 def test_a_directory_that_is_no_checkpoint_is_named(tmp_path: Path, checkpoint: Path) -> None:
-    with pytest.raises(
-        CheckpointError, match=r"checkpoint directory; name one of its.*chk-0000000012"
-    ):
+    with pytest.raises(CheckpointError, match=r"checkpoint directory; name one of its.*chk-0000000012"):
         weir.state.describe(tmp_path)

@@ -332,7 +332,7 @@ def parts_of(b: Bench) -> dict[int, Any]:
 def test_a_source_records_its_position_between_two_polls_and_sends_the_barrier_there() -> None:
     b = source([1], [2], [3])
     b.subtask.step()
-    b.subtask.trigger(checkpoint(1))
+    b.subtask.trigger(Barrier(checkpoint(1)))
     b.steps()
     assert b.output == [[1], barrier(1), [2], [3], EndOfInput()]
     assert parts_of(b) == {1: 1}
@@ -340,8 +340,8 @@ def test_a_source_records_its_position_between_two_polls_and_sends_the_barrier_t
 
 def test_several_triggers_are_served_in_their_order() -> None:
     b = source([1])
-    b.subtask.trigger(checkpoint(1))
-    b.subtask.trigger(checkpoint(2))
+    b.subtask.trigger(Barrier(checkpoint(1)))
+    b.subtask.trigger(Barrier(checkpoint(2)))
     b.steps()
     assert b.output == [barrier(1), barrier(2), [1], EndOfInput()]
     assert parts_of(b) == {1: 0, 2: 0}
@@ -351,7 +351,7 @@ def test_a_finished_source_still_takes_part_in_checkpoints() -> None:
     b = source([1])
     b.steps()
     assert b.subtask.finished
-    b.subtask.trigger(checkpoint(1))
+    b.subtask.trigger(Barrier(checkpoint(1)))
     b.steps()
     assert b.output == [[1], EndOfInput(), barrier(1)]
     assert parts_of(b) == {1: 1}
@@ -360,14 +360,14 @@ def test_a_finished_source_still_takes_part_in_checkpoints() -> None:
 def test_a_trigger_waits_while_an_output_is_full() -> None:
     b = source([1], [2], [3], capacity=1)
     b.steps()
-    b.subtask.trigger(checkpoint(1))
+    b.subtask.trigger(Barrier(checkpoint(1)))
     assert b.subtask.step() is Activity.BLOCKED
     assert parts_of(b) == {}
 
 
 def test_the_abort_of_a_trigger_that_waits_sends_a_cancel_marker_instead_of_the_barrier() -> None:
     b = source([1])
-    b.subtask.trigger(checkpoint(1))
+    b.subtask.trigger(Barrier(checkpoint(1)))
     b.subtask.abort(checkpoint(1))
     b.steps()
     assert b.output == [BarrierCancelled(checkpoint(1)), [1], EndOfInput()]
@@ -376,8 +376,8 @@ def test_the_abort_of_a_trigger_that_waits_sends_a_cancel_marker_instead_of_the_
 
 def test_an_abort_does_not_let_its_cancel_marker_overtake_an_older_barrier() -> None:
     b = source([1])
-    b.subtask.trigger(checkpoint(1))
-    b.subtask.trigger(checkpoint(2))
+    b.subtask.trigger(Barrier(checkpoint(1)))
+    b.subtask.trigger(Barrier(checkpoint(2)))
     b.subtask.abort(checkpoint(2))
     b.steps()
     assert b.output[:2] == [barrier(1), BarrierCancelled(checkpoint(2))]
@@ -385,7 +385,7 @@ def test_an_abort_does_not_let_its_cancel_marker_overtake_an_older_barrier() -> 
 
 def test_the_abort_of_a_checkpoint_whose_barrier_is_out_changes_nothing() -> None:
     b = source([1])
-    b.subtask.trigger(checkpoint(1))
+    b.subtask.trigger(Barrier(checkpoint(1)))
     b.steps()
     b.subtask.abort(checkpoint(1))
     b.steps()
@@ -428,7 +428,7 @@ def test_rows_of_a_source_are_counted() -> None:
 def test_state_goes_into_the_snapshot_beside_the_position() -> None:
     b = source([1])
     b.operator.frozen = Frozen({"kept": 1}, {"table": FrozenTable(lambda: pa.table({"n": [1, 2]}))})
-    b.subtask.trigger(checkpoint(1))
+    b.subtask.trigger(Barrier(checkpoint(1)))
     b.steps()
     run_all(b.background)
     (taken,) = b.control.to_driver
@@ -454,7 +454,7 @@ def test_closing_closes_the_operators_and_the_reader_although_one_fails() -> Non
 def test_a_source_that_is_to_pause_polls_no_more_behind_its_barrier_until_it_is_told_to_go_on() -> None:
     it = bench(reader=ScriptReader([rows(1), rows(2), rows(3)]))
     it.subtask.step()
-    it.subtask.trigger(checkpoint(1), savepoint="there", pause=True)
+    it.subtask.trigger(Barrier(checkpoint(1), "there"), pause=True)
     it.steps()
     assert it.output == [[1], barrier(1, "there")]
     assert it.subtask.step() is Activity.IDLE
@@ -466,7 +466,7 @@ def test_a_source_that_is_to_pause_polls_no_more_behind_its_barrier_until_it_is_
 
 def test_an_aborted_checkpoint_lets_the_source_that_paused_for_it_go_on() -> None:
     it = bench(reader=ScriptReader([rows(1), rows(2)]))
-    it.subtask.trigger(checkpoint(1), pause=True)
+    it.subtask.trigger(Barrier(checkpoint(1)), pause=True)
     it.steps()
     it.subtask.abort(checkpoint(7))
     it.steps()
@@ -484,7 +484,7 @@ def test_a_drained_source_ends_its_input_and_still_answers_barriers_with_its_pos
     it.steps()
     assert it.output == [[1], EndOfInput()]
     assert it.subtask.finished and not reader.finished
-    it.subtask.trigger(checkpoint(1), savepoint="there")
+    it.subtask.trigger(Barrier(checkpoint(1), "there"))
     it.steps()
     assert it.output == [[1], EndOfInput(), barrier(1, "there")]
     assert it.answers == [("taken", 1)]

@@ -93,8 +93,10 @@ class Job:
         return self.published(checkpoint)
 
 
-def trigger(checkpoint: int, savepoint: str | None = None, *, pause: bool = False) -> SendTrigger:
-    return SendTrigger(CheckpointId(checkpoint), savepoint, pause)
+def trigger(
+    checkpoint: int, savepoint: str | None = None, *, pause: bool = False, base: int | None = None
+) -> SendTrigger:
+    return SendTrigger(CheckpointId(checkpoint), savepoint, pause, None if base is None else CheckpointId(base))
 
 
 def publish(checkpoint: int) -> PublishManifest:

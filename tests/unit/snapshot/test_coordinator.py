@@ -55,10 +55,10 @@ def test_periods_are_counted_from_the_start_of_the_attempt_and_missed_ones_are_l
     assert job.at(103) == [trigger(1)]
     job.complete(1)
     assert job.coordinator.next_due_ms() == 200
-    assert job.at(350) == [trigger(2)]
+    assert job.at(350) == [trigger(2, base=1)]
     job.complete(2)
     assert job.at(399) == []
-    assert job.at(400) == [trigger(3)]
+    assert job.at(400) == [trigger(3, base=2)]
 
 
 def test_no_more_than_max_concurrent_are_under_way_and_the_next_follows_at_once() -> None:
@@ -68,7 +68,7 @@ def test_no_more_than_max_concurrent_are_under_way_and_the_next_follows_at_once(
     assert job.coordinator.next_due_ms() == 100 + 1_000, "only a time-out can be due"
     assert job.all_taken(1) == [publish(1)]
     assert job.at(310) == [], "one that is being published is still under way"
-    assert job.published(1) == [completed(1), retire(1), trigger(3)]
+    assert job.published(1) == [completed(1), retire(1), trigger(3, base=1)]
 
 
 def test_the_pause_is_counted_from_the_end_of_the_last_one() -> None:
@@ -78,7 +78,7 @@ def test_the_pause_is_counted_from_the_end_of_the_last_one() -> None:
     job.complete(1)
     assert job.coordinator.next_due_ms() == 430
     assert job.at(429) == []
-    assert job.at(430) == [trigger(2)]
+    assert job.at(430) == [trigger(2, base=1)]
 
 
 def test_a_request_triggers_at_once_and_many_requests_are_one() -> None:
@@ -86,7 +86,7 @@ def test_a_request_triggers_at_once_and_many_requests_are_one() -> None:
     assert job.coordinator.next_due_ms() is None
     assert job.tell(CheckpointRequested()) == [trigger(1)]
     assert job.tell(CheckpointRequested()) + job.tell(CheckpointRequested()) == []
-    assert job.complete(1) == [completed(1), retire(1), trigger(2)]
+    assert job.complete(1) == [completed(1), retire(1), trigger(2, base=1)]
     assert job.complete(2) == [completed(2), retire(1)]
 
 
@@ -97,7 +97,7 @@ def test_a_request_waits_for_the_pause_and_is_answered_by_a_periodic_one() -> No
     job.now_ms = 110
     assert job.tell(CheckpointRequested()) == []
     assert job.coordinator.next_due_ms() == 130
-    assert job.at(200) == [trigger(2)]
+    assert job.at(200) == [trigger(2, base=1)]
     job.complete(2)
     assert job.at(299) == []
 
@@ -241,6 +241,15 @@ def test_what_a_checkpoint_under_way_builds_on_is_kept_until_that_one_has_ended(
     assert job.complete(4) == [completed(4), retire(4)]
 
 
+def test_one_that_began_before_any_was_complete_may_build_on_whichever_its_subtasks_have_heard_of() -> None:
+    job = Job(replace(SETTINGS, retain=1, max_concurrent=3))
+    for now_ms in (100, 200, 300):
+        job.at(now_ms)
+    assert job.complete(1)[1] == retire(1)
+    assert job.complete(2)[1] == retire(1), "3 may have been built on 1"
+    assert job.complete(3)[1] == retire(3)
+
+
 def test_a_manifest_of_a_checkpoint_that_is_still_collecting_is_a_violation() -> None:
     job = Job()
     job.at(100)
@@ -310,7 +319,7 @@ def test_a_failure_before_the_last_commit_begins_the_end_anew_in_the_next_attemp
     assert job.committed(1) == []
     assert job.start(next_checkpoint=2, completed=(1,)) == []
     assert job.committed(1) == []
-    assert job.finish() == [trigger(2)]
+    assert job.finish() == [trigger(2, base=1)]
     assert job.committed(1) == [], "an older commit is not that of the final one"
     job.complete(2)
     assert job.committed(2) == [FinishJob()]

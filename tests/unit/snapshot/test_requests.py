@@ -71,7 +71,7 @@ def test_nothing_newer_begins_while_the_checkpoint_of_a_savepoint_is_taken_and_s
     job.tell(SAVE)
     assert job.at(100) + job.at(500) == []
     exported(job, 1)
-    assert trigger(2) in job.published(1), "what was due meanwhile begins when it is complete"
+    assert trigger(2, base=1) in job.published(1), "what was due meanwhile begins when it is complete"
 
 
 def test_requests_are_answered_one_after_the_other_each_by_a_checkpoint_of_its_own() -> None:
@@ -82,7 +82,7 @@ def test_requests_are_answered_one_after_the_other_each_by_a_checkpoint_of_its_o
     exported(job, 1)
     job.published(1)
     assert job.committed(1) == [publish_savepoint(1, SAVE)]
-    assert saved(job, 1) == [trigger(2, other.savepoint)]
+    assert saved(job, 1) == [trigger(2, other.savepoint, base=1)]
 
 
 def test_a_stop_pauses_the_sources_and_leaves_when_the_savepoint_is_there() -> None:
@@ -103,7 +103,7 @@ def test_a_stop_without_a_savepoint_leaves_when_its_checkpoint_is_committed() ->
     assert job.committed(1) == [LeaveAttempt(LEAVE)]
     assert job.end() == []
     job.start(next_checkpoint=2, completed=(1,))
-    assert job.tell(SAVE) == [trigger(2, URI)], "the next attempt may be asked again"
+    assert job.tell(SAVE) == [trigger(2, URI, base=1)], "the next attempt may be asked again"
 
 
 def test_while_a_job_is_being_stopped_nothing_else_can_be_asked_of_it() -> None:
@@ -141,7 +141,7 @@ def test_a_savepoint_asked_for_before_the_last_subtask_finished_is_the_final_che
     other = CheckpointRequested("s3://bucket/2", Then.GO_ON, "other")
     job.tell(other)
     began, failed = job.finish()
-    assert began == trigger(2, URI)
+    assert began == trigger(2, URI, base=1)
     assert isinstance(failed, FailRequest) and failed.request == other
 
 
@@ -184,7 +184,7 @@ def test_a_savepoint_that_cannot_be_published_lets_the_sources_go_on() -> None:
     failed, resumed = job.tell(SavepointRefused(CheckpointId(1), "no room"))
     assert isinstance(failed, FailRequest) and failed.reason == "no room"
     assert resumed == SendResume()
-    assert job.tell(SAVE) == [trigger(2, URI)]
+    assert job.tell(SAVE) == [trigger(2, URI, base=1)]
 
 
 def test_a_drain_whose_export_fails_finishes_without_its_savepoint() -> None:
@@ -242,4 +242,4 @@ def test_a_bounded_job_waits_for_a_savepoint_that_is_being_published() -> None:
     job.committed(1)
     for subtask in (SOURCE, SINK):
         assert job.tell(SubtaskFinished(AttemptId(1), subtask)) == []
-    assert saved(job, 1) == [trigger(2)], "then the final checkpoint"
+    assert saved(job, 1) == [trigger(2, base=1)], "then the final checkpoint"
