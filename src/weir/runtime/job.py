@@ -26,11 +26,12 @@ from weir.runtime.asks import Ask, Asks
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
 from weir.runtime.driver import Driver
+from weir.runtime.job_service import JobService
 from weir.runtime.metrics import operator_metrics
 from weir.runtime.phases import Notice, Outcome
 from weir.runtime.ports import Storage
 from weir.runtime.savepoints import new_savepoint
-from weir.runtime.spark import check_slots
+from weir.runtime.spark import LOOPBACK, check_slots, driver_host
 from weir.runtime.spark_cluster import SparkCluster
 from weir.runtime.storage import location_below
 from weir.snapshot.coordinator import CoordinatorSettings
@@ -73,6 +74,10 @@ class Job:
         self._plan_at = plan_at
         self._mailbox = Mailbox()
         self._ended = threading.Event()
+        """Nothing of the job runs any more."""
+        self._closed = threading.Event()
+        """… and whoever asked for its end from elsewhere has had an answer."""
+        self._service: JobService | None = None
         self._notices: deque[Notice] = deque(maxlen=NOTICES_MAX)
         self._listeners: list[Callable[[Notice], None]] = []
         self._requests: list[tuple[CheckpointId, Future[int]]] = []
@@ -109,6 +114,8 @@ class Job:
                 if isinstance(source := vertex.operators[0].spec, Source):
                     self._fed.append(source)
                     source.on_driver_start(self._driver_context(vertex))
+            host = LOOPBACK if self._session is None else driver_host(self._session)
+            self._service = JobService(self, host, checkpoints=self._storage_uri)
         except BaseException:
             self._close()
             raise
@@ -131,12 +138,17 @@ class Job:
 
     def wait(self, timeout: float | None = None) -> str:
         """Wait until the job has ended, or for `timeout` seconds. Raises JobFailed when it has failed."""
-        if self._ended.wait(timeout) and (error := self.error) is not None:
+        if self._closed.wait(timeout) and (error := self.error) is not None:
             raise error
         return self.status
 
     def cancel(self) -> None:
         """End the job without committing what is not yet committed; returns when its tasks are gone."""
+        self._mailbox.post(self._driver.cancel)
+        self._closed.wait()
+
+    def cancel_now(self) -> None:
+        """The same for the job's own service, which is closed only when it has answered."""
         self._mailbox.post(self._driver.cancel)
         self._ended.wait()
 
@@ -237,12 +249,22 @@ class Job:
             for source in self._fed:
                 source.on_driver_stop()
         finally:
+            if self._service is not None:
+                self._service.unlist()
             self._ended.set()
-            self._mailbox.drain()
-            for _, waiting in self._requests:
-                waiting.set_exception(JobError(f"job {self.name!r} has ended"))
-            phase = self._driver.phase
-            self._asks.job_ended(phase.outcome if isinstance(phase, phases.Ended) else None)
+            try:
+                self._answer_all()
+            finally:
+                self._closed.set()
+
+    def _answer_all(self) -> None:
+        self._mailbox.drain()
+        for _, waiting in self._requests:
+            waiting.set_exception(JobError(f"job {self.name!r} has ended"))
+        phase = self._driver.phase
+        self._asks.job_ended(phase.outcome if isinstance(phase, phases.Ended) else None)
+        if self._service is not None:
+            self._service.close()
 
     def _driver_context(self, vertex: Vertex) -> DriverContext:
         operator = vertex.operators[0]

@@ -15,10 +15,23 @@ import typer
 
 from weir.service.bench_cli import bench_application
 from weir.service.failures import FAILED, error_console, readable_errors, show_script_error
+from weir.service.jobs_cli import add_job_commands
 from weir.version import __version__
 
 SHOWN_PACKAGES = ("pyspark", "pyarrow", "polars", "numpy")
 
+FromSavepoint = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="SAVEPOINT",
+        help="Start from this savepoint, or from a checkpoint (…/chk-0000000012) of another run, as long as the run has "
+        "no checkpoint of its own.",
+    ),
+]
+AllowDroppedState = Annotated[
+    bool, typer.Option("--allow-dropped-state", help="Leave out state of operators that the job no longer has.")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show Weir's own traceback when something fails.")]
 
 
@@ -40,6 +53,7 @@ def application() -> typer.Typer:
     app.callback()(_weir)
     app.command("run")(run)
     app.command("demo")(demo)
+    add_job_commands(app)
     app.add_typer(bench_application(), name="bench")
     return app
 
@@ -75,6 +89,8 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last checkpoint of an earlier run of the same job.")
     ] = False,
+    from_savepoint: FromSavepoint = None,
+    allow_dropped_state: AllowDroppedState = False,
     parallelism: Annotated[
         int | None, typer.Option("--parallelism", "-p", min=1, help="Instead of what the script says.")
     ] = None,
@@ -111,6 +127,8 @@ def run(
                 spark_on(master, job.stem),
                 overriding(
                     resume=resume or None,
+                    from_savepoint=from_savepoint,
+                    allow_dropped_state=allow_dropped_state,
                     parallelism=parallelism,
                     checkpoints_to=checkpoints,
                     progress=progress or False,

@@ -13,7 +13,8 @@ from weir.api import overrides
 from weir.service.cli import application
 from weir.version import __version__
 
-COMMANDS = ["run", "demo", "bench"]
+JOB_COMMANDS = ["list", "status", "checkpoints", "cancel", "savepoint", "stop", "rescale"]
+COMMANDS = ["run", "demo", "bench", *JOB_COMMANDS]
 WORKLOADS = ["filter", "keyed-sum", "keyed-process", "latency", "recovery", "checkpoint-cost", "soak"]
 
 
