@@ -25,9 +25,16 @@ FromSavepoint = Annotated[
     typer.Option(
         "--from",
         metavar="SAVEPOINT",
-        help="Start from this savepoint, or from a checkpoint (…/chk-0000000012) of another run, as long as the run has "
-        "no checkpoint of its own.",
+        help="Start from this savepoint, or from a checkpoint (…/chk-0000000012) of another run, as long as this run "
+        "has no checkpoint of its own.",
     ),
+]
+CheckpointsTo = Annotated[
+    str | None,
+    typer.Option("--checkpoints", metavar="URI", help="Where checkpoints go: a directory, s3://…, gs://…, hdfs://…"),
+]
+Master = Annotated[
+    str | None, typer.Option("--master", metavar="URL", help="The Spark master to run on, such as spark://host:7077.")
 ]
 AllowDroppedState = Annotated[
     bool, typer.Option("--allow-dropped-state", help="Leave out state of operators that the job no longer has.")
@@ -94,16 +101,8 @@ def run(
     parallelism: Annotated[
         int | None, typer.Option("--parallelism", "-p", min=1, help="Instead of what the script says.")
     ] = None,
-    checkpoints: Annotated[
-        str | None,
-        typer.Option(
-            "--checkpoints", metavar="URI", help="Where checkpoints go: a directory, s3://…, gs://…, hdfs://…"
-        ),
-    ] = None,
-    master: Annotated[
-        str | None,
-        typer.Option("--master", metavar="URL", help="The Spark master to run on, such as spark://host:7077."),
-    ] = None,
+    checkpoints: CheckpointsTo = None,
+    master: Master = None,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="Do not show how the job goes.")] = False,
     debug: Debug = False,
 ) -> None:
