@@ -159,9 +159,8 @@ class Layers:
     def _bury(self, live: Cells, below: Cells, budget: int) -> int:
         count = min(budget, len(live.gone))
         for _ in range(count):
-            key = live.gone.pop()
-            if key not in live:
-                below.forget(key)
+            # One that is back in the layer itself comes to the one below with the other entries.
+            below.forget(live.gone.pop())
         return count
 
     def _put_on_top(self, live: Cells) -> None:

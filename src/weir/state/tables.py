@@ -28,6 +28,8 @@ from weir.state.values import NotOfType, shown, to_array, to_list
 Form: TypeAlias = Literal["value", "list", "map", "elements"]
 """One value per key; a list per key; a map per key, by entries; the elements of an operator's list."""
 
+_FORM_NAMES = {"value": "a value", "list": "a list", "map": "a map", "elements": "an operator list"}
+
 FORM_METADATA = b"weir.form"
 PICKLED_METADATA = b"weir.pickled"
 """Of a table's value column: what it is, and whether its bytes are pickles."""
@@ -163,9 +165,10 @@ class _Stored:
 
 def _plan(stored: _Stored, shape: Shape, keys: pa.Schema) -> str:
     form = stored.metadata(FORM_METADATA)
-    if form not in (None, shape.form):
+    if form is not None and form != shape.form:
         return (
-            f"the checkpoint holds it as a {form} state, the function declares a {shape.form} state;"
+            f"the checkpoint holds it as {_FORM_NAMES.get(form, form)} state, the function declares"
+            f" {_FORM_NAMES[shape.form]} state;"
             " give the new one another name"
         )
     expected = [(field.name, field.type) for field in keys]

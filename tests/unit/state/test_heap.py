@@ -5,16 +5,21 @@ from __future__ import annotations
 import datetime
 import decimal
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from tests.states import table_of
 from weir.errors import PlanError, SchemaError
-from weir.state.descriptors import ValueState
+from weir.snapshot.messages import FileRef
+from weir.state.backend import declare
+from weir.state.descriptors import KeyedState, ListState, MapState, Ttl, ValueState
 from weir.state.heap import HeapBackend
+from weir.state.place import StatePlace
 from weir.state.values import NotOfType, copier, shown, to_array, to_list
 
 KEYS = pa.schema([("k", pa.int64())])
@@ -135,3 +140,78 @@ def test_what_cannot_be_shown_does_not_hide_the_error() -> None:
 
     assert shown(Shy()) == "<Shy, whose repr raised RuntimeError>"
     assert len(shown("x" * 10_000)) < 600
+
+
+def filled(count: int, state: KeyedState, put: Callable[[Any, int], None]) -> HeapBackend:
+    backend = HeapBackend(KEYS, **ALL_GROUPS)
+    handle = declare(backend, state.named("s"))
+    for number, key in enumerate(backend.keys([pa.array(range(count))])):
+        backend.cursor.key = key
+        put(handle, number)
+    return backend
+
+
+PIECES: list[tuple[KeyedState, int, Callable[[Any, int], None]]] = [
+    (ValueState("long"), 35_000, lambda handle, number: handle.set(number)),
+    (MapState("long", "long"), 3_500, lambda handle, number: handle.put_all(dict.fromkeys(range(10), number))),
+    (ListState("long"), 3_500, lambda handle, number: handle.set([number] * 10)),
+]
+
+
+@pytest.mark.parametrize(("state", "count", "put"), PIECES, ids=lambda case: type(case).__name__)
+def test_a_table_comes_in_pieces_that_are_sorted_together(
+    state: KeyedState, count: int, put: Callable[[Any, int], None]
+) -> None:
+    frozen = filled(count, state, put).freeze()["s"]
+    tables = list(frozen.tables())
+    sizes = [pc.sum(pc.list_value_length(t["value"])).as_py() if "List" in str(state) else len(t) for t in tables]
+    assert sum(sizes) == 35_000 and len(sizes) == 4 and max(sizes) < 12_000
+    groups = pa.concat_tables(tables).column(0).to_pylist()
+    assert groups == sorted(groups)
+
+
+def test_writing_breathes_between_the_pieces_also_while_keys_are_sorted() -> None:
+    calls: list[str] = []
+
+    class Out:
+        def put(self, name: str, data: pa.Buffer | bytes, *, shared: bool = False) -> FileRef:
+            calls.append("put")
+            return FileRef(name, 1, "")
+
+        def put_file(self, name: str, local_path: str, *, shared: bool = False) -> FileRef:
+            raise NotImplementedError
+
+        def breathe(self) -> None:
+            calls.append("breathe")
+
+    state, count, put = PIECES[0]
+    filled(count, state, put).freeze()["s"].write(Out())
+    assert calls == ["breathe"] * 8 + ["put"]
+
+
+@pytest.mark.parametrize(
+    ("state", "put"),
+    [
+        (ValueState("long", ttl=Ttl("10s")), lambda handle: handle.set(1)),
+        (ListState("long", ttl=Ttl("10s")), lambda handle: handle.add(1)),
+        (MapState("long", "long", ttl=Ttl("10s")), lambda handle: handle.put(1, 1)),
+    ],
+    ids=lambda case: type(case).__name__,
+)
+def test_what_nobody_asks_for_again_leaves_memory_after_a_snapshot_has_found_it_expired(
+    state: KeyedState, put: Callable[[Any], None]
+) -> None:
+    now_ms = [0]
+    backend = HeapBackend(KEYS, **ALL_GROUPS, place=StatePlace(now_ms=lambda: now_ms[0]))
+    handle = declare(backend, state.named("s"))
+    for backend.cursor.key in (1, 2, 3):
+        put(handle)
+    now_ms[0] = 10_000
+    frozen = backend.freeze()["s"]
+    backend.cursor.key = 2
+    put(handle)
+    assert table_of(frozen).num_rows == 0
+    frozen.released()
+    backend.begin([2])
+    held = backend._states["s"].layers.live
+    assert list(held) == [2] and not held.below
