@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.config import RocksDb, size_bytes
-from weir.errors import CheckpointError, ConfigError, PlanError
+from weir.errors import CheckpointError, ConfigError, CorruptCheckpoint, PlanError
 from weir.state.backend import Key
 from weir.state.frozen import FrozenState, RestoredState
 from weir.state.heap import HeapBackend
@@ -157,7 +157,11 @@ class _Table:
             self.database.close()
             shutil.rmtree(self.database.path)
             fetch(whole, self.database.path)
-            self.database = Database(self.database.path, self._memory)
+            try:
+                self.database = Database(self.database.path, self._memory)
+            except Exception as error:
+                name = self._layout.shape.name
+                raise CorruptCheckpoint(f"state {name!r}: its files are no database: {error}") from error
             self.cells.attach(self.database)
             self._history.base, self._history.base_sequence = whole.part, self.database.sequence
             return

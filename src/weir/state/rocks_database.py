@@ -21,6 +21,8 @@ from typing import Any
 
 import rocksdict as rocks
 
+from weir.errors import CorruptCheckpoint
+
 DATABASE = "database"
 """The live database's directory, below that of its state."""
 
@@ -36,6 +38,7 @@ MEMTABLE_BLOOM_RATIO = 0.02
 FILE_BYTES = 64 << 20
 BACKGROUND_JOBS = 2
 POLL_SECONDS = 0.001
+READ_ONLY_FILES_MAX = 64
 FLUSH_PENDING = "rocksdb.num-immutable-mem-table"
 
 
@@ -166,9 +169,12 @@ class Database:
         if not self._links:
             return
         for links in self._links:
-            if not wait and not links.is_made and self._flushing:
+            if not wait and not links.is_over and self._flushing:
                 return
-            links.make()
+            try:
+                links.make()
+            except OSError:
+                pass  # whoever writes the snapshot is told
         self._links = []
         held, self._held = self._held, {}
         puts = [(key, value) for key, value in held.items() if value is not None]
@@ -178,12 +184,16 @@ class Database:
     def _flushing(self) -> bool:
         return bool(self._database.property_int_value(FLUSH_PENDING))
 
-    def _link(self, directory: str) -> None:
+    def link(self, directory: str) -> None:
+        """Make a directory of links, or OSError."""
         if self._closed:
             raise OSError("the database was closed before its state was written")
         while self._flushing:
             time.sleep(POLL_SECONDS)
-        rocks.Checkpoint(self._database).create_checkpoint(directory)
+        try:
+            rocks.Checkpoint(self._database).create_checkpoint(directory)
+        except Exception as error:
+            raise OSError(f"the database {self.path} cannot be frozen: {error}") from error
 
     def close(self) -> None:
         """May be called again."""
@@ -198,29 +208,40 @@ class Links:
 
     def __init__(self, database: Database, directory: str) -> None:
         self.directory = directory
-        self.is_made = False
+        self.is_over = False
+        """Made, failed, or no longer wanted: the database may change again."""
         self._database = database
         self._lock = threading.Lock()
-        self._removed = False
+        self._error: OSError | None = None
 
     def make(self) -> None:
+        """Make them, unless they are made; OSError, also for whoever comes later, when that fails."""
         with self._lock:
-            if not self.is_made and not self._removed:
-                self._database._link(self.directory)
-                self.is_made = True
+            if not self.is_over:
+                try:
+                    self._database.link(self.directory)
+                except OSError as error:
+                    self._error = error
+                self.is_over = True
+            if self._error is not None:
+                raise self._error
 
     def remove(self) -> None:
         with self._lock:
-            self._removed = True
-            shutil.rmtree(self.directory, ignore_errors=True)
+            self.is_over = True
+            for path in (self.directory, f"{self.directory}.tmp"):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def open_read_only(directory: str) -> Any:
-    """A database that nobody changes."""
+    """A database that nobody changes, or CorruptCheckpoint."""
     options = rocks.Options(raw_mode=True)
-    options.set_max_open_files(64)
+    options.set_max_open_files(READ_ONLY_FILES_MAX)
     read_only = rocks.AccessType.read_only(False)
-    return rocks.Rdict(directory, options, column_families={"default": options}, access_type=read_only)
+    try:
+        return rocks.Rdict(directory, options, column_families={"default": options}, access_type=read_only)
+    except Exception as error:
+        raise CorruptCheckpoint(f"the files of a state are no database: {error}") from error
 
 
 def scan(database: Any, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:

@@ -410,6 +410,36 @@ def test_what_a_killed_process_leaves_does_not_harm_the_next(world: World, tmp_p
     assert as_dict(backend.freeze()["s"]) == {1: 2}
 
 
+def test_a_checkpoint_whose_links_cannot_be_made_is_refused_and_the_stream_goes_on(world: World) -> None:
+    backend = world.backend()
+    state = backend.value_state(ValueState("long", name="s"))
+    update(backend, state, range(10), 1)
+    frozen = backend.freeze()["s"]
+    (world.path / "task-0" / "0" / "frozen-1").mkdir()  # whatever else goes wrong is told in the same way
+    update(backend, state, range(10), 2)
+    with pytest.raises(OSError, match="cannot be frozen"):
+        frozen.write(world.store)
+    frozen.released()
+    assert values(backend, state, [1]) == [2]
+    assert world.write(backend).files
+
+
+def test_files_that_are_no_database_are_refused(world: World) -> None:
+    backend = world.backend()
+    state = backend.value_state(ValueState("long", name="s"))
+    update(backend, state, [1], 1)
+    part = world.write(backend)
+    less = StatePart(part.format, {n: f for n, f in part.files.items() if not n.endswith(".sst")}, part.detail)
+    again = world.backend()
+    again.value_state(ValueState("long", name="s"))
+    with pytest.raises(CorruptCheckpoint, match="state 's': its files are no database"):
+        again.restore(world.whole(less))
+    third = world.backend(range(64))
+    third.value_state(ValueState("long", name="s"))
+    with pytest.raises(CorruptCheckpoint, match="the files of a state are no database"):
+        third.restore(world.restored((less, range(GROUPS)), own=range(64)))
+
+
 def test_a_backend_without_a_directory_says_so() -> None:
     with pytest.raises(ConfigError, match="needs a local directory"):
         make_backend(KEYS, max_parallelism=GROUPS, key_groups=range(GROUPS), place=StatePlace(backend=RocksDb()))
