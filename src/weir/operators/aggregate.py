@@ -18,9 +18,10 @@ from weir.errors import CheckpointError, ProtocolViolation
 from weir.operators.aggregate_base import Aggregate
 from weir.operators.aggregate_frames import distinct
 from weir.operators.aggregate_layout import AggregateLayout, check_same_columns
-from weir.operators.aggregate_state import BATCH_ROWS_MAX, KeyedState, PassingState, blamed, in_batches
+from weir.operators.aggregate_state import KeyedState, PassingState, blamed, in_batches
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.user_code import operator_label
+from weir.state.frozen import CheckedState
 from weir.state.xxhash64 import Ints
 
 STATE = "aggregate"
@@ -150,12 +151,8 @@ class RunningAggregateOperator(Operator):
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
         self._state = KeyedState(self._layout, context)
-        if restored is None or STATE not in restored.states:
-            return
-        for table in restored.tables(STATE):
-            for batch in self._checked(table).to_batches(max_chunksize=BATCH_ROWS_MAX):
-                self._state.merge(batch)
-        self._state.restored(restored.states[STATE])
+        if restored is not None and STATE in restored.states:
+            self._state.restore(CheckedState(restored.states[STATE], self._checked))
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         if not batch.num_rows:
@@ -172,6 +169,7 @@ class RunningAggregateOperator(Operator):
         for slots in in_batches(self._distinct_changes()):
             out(self._state.values(slots))
         self._changed, self._changed_rows = [], 0
+        self._state.settle()
 
     def end(self, out: Emit) -> None:
         self.flush(out)
@@ -181,12 +179,17 @@ class RunningAggregateOperator(Operator):
             raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
         return Frozen(states={STATE: self._state.freeze()})
 
+    def close(self) -> None:
+        # An operator that failed to open has none.
+        if hasattr(self, "_state"):
+            self._state.close()
+
     def _distinct_changes(self) -> Ints:
         return distinct(np.concatenate(self._changed), len(self._state))
 
     def _checked(self, table: pa.Table) -> pa.Table:
-        """Keys and accumulators of a state table, or CheckpointError when they are not what this aggregate keeps."""
-        expected = self._layout.combined
+        """A state table in the types of this one, or CheckpointError when it is not what this aggregate keeps."""
+        expected = self._layout.stored
         try:
             return table.select(expected.names).cast(expected)
         except (KeyError, ValueError) as error:

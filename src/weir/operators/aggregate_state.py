@@ -17,8 +17,9 @@ from weir.errors import DataError
 from weir.operators.aggregate_frames import distinct
 from weir.operators.aggregate_layout import AggregateLayout
 from weir.operators.base import OperatorContext
+from weir.operators.slot_store import SlotStore, store_for
 from weir.operators.user_code import operator_label, user_code_error
-from weir.state.frozen import FrozenState, RestoredState
+from weir.state.frozen import KEY_GROUP_COLUMN, FrozenState, RestoredState
 from weir.state.hashing import hash_keys
 from weir.state.key_index import KeyIndex
 from weir.state.slot_snapshot import CHANGES, SlotHistory
@@ -45,6 +46,11 @@ class Accumulators:
             for aggregate, kernel in zip(self._aggregates, self._kernels, strict=True):
                 touched, arrays = aggregate.lift_grouped(batch, slots)
                 kernel.merge(touched, arrays, count=count)
+
+    def lift(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """The accumulators of each row of the user by itself, those of all aggregates side by side."""
+        with blamed(self._context):
+            return [array for aggregate in self._aggregates for array in aggregate.lift(batch)]
 
     def merge(self, columns: Sequence[pa.Array], slots: Ints, *, count: int) -> None:
         """Merge accumulators, those of all aggregates side by side; there are `count` slots by now."""
@@ -79,6 +85,10 @@ class KeyedState:
             max_parallelism=context.max_parallelism,
             read=self._accumulators.read,
         )
+        self._store = store_for(layout.stored, keys=len(layout.keys), context=context)
+        """With one, the slots are only those of keys that were used of late."""
+        self._known = 0
+        """Slots whose keys were looked up there."""
 
     def __len__(self) -> int:
         return len(self._index)
@@ -86,6 +96,9 @@ class KeyedState:
     def add_rows(self, batch: pa.RecordBatch) -> Ints:
         """Merge rows of the user; returns the slot of each."""
         slots = find_slots(self._index, [batch.column(key) for key in self._layout.keys])
+        if self._store is not None:
+            self._merge_stored(self._store, slots, self._accumulators.lift(batch))
+            return slots
         with self._history.changing(slots, len(self._index)):
             self._accumulators.add_rows(batch, slots, count=len(self._index))
         return slots
@@ -94,6 +107,9 @@ class KeyedState:
         """Merge rows of keys and accumulators; returns the slot of each."""
         columns, width = batch.columns, len(self._layout.keys)
         slots = find_slots(self._index, columns[:width])
+        if self._store is not None:
+            self._merge_stored(self._store, slots, columns[width:])
+            return slots
         with self._history.changing(slots, len(self._index)):
             self._accumulators.merge(columns[width:], slots, count=len(self._index))
         return slots
@@ -105,13 +121,54 @@ class KeyedState:
 
     def freeze(self) -> FrozenState:
         """The state as it is now; copies nothing."""
+        if self._store is not None:
+            self._store.write(self._stored)
+            return self._store.freeze()
         return self._history.freeze(self._index.freeze())
 
-    def restored(self, state: RestoredState) -> None:
-        """All of this was merged, into nothing."""
+    def restore(self, state: RestoredState) -> None:
+        """Take over tables of the stored schema."""
+        if self._store is not None:
+            self._store.restore(state)
+            return
+        for table in state.tables():
+            for batch in table.drop_columns([KEY_GROUP_COLUMN]).to_batches(max_chunksize=BATCH_ROWS_MAX):
+                self.merge(batch)
         whole = state.whole
         if whole is not None and whole.part.format == CHANGES:
             self._history.restored(whole.part)
+
+    def settle(self) -> None:
+        """Nobody holds slots now: make room, if it is needed."""
+        store = self._store
+        if store is None:
+            return
+        full = store.is_full(len(self._index))
+        if full or store.must_write:
+            store.write(self._stored)
+        if full:
+            self._index.clear()
+            self._accumulators.clear()
+            self._known = 0
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    def _merge_stored(self, store: SlotStore, slots: Ints, columns: Sequence[pa.Array]) -> None:
+        count, merged, rows = len(self._index), slots, columns
+        if count > self._known:
+            # What the database has of new keys comes first, in the same call: kernels take new slots to be empty.
+            fresh = np.arange(self._known, count)
+            found, loaded = store.load(self._index.keys(fresh))
+            merged = np.concatenate((fresh[found], slots))
+            rows = [pa.concat_arrays([old, new]) for old, new in zip(loaded, columns, strict=True)]
+            self._known = count
+        self._accumulators.merge(rows, merged, count=count)
+        store.changed(slots, count)
+
+    def _stored(self, slots: Ints) -> tuple[list[pa.Array], list[pa.Array]]:
+        return self._index.keys(slots), self._accumulators.read(slots)
 
 
 class PassingState:

@@ -141,9 +141,7 @@ class _KeyedBatches(Operator):
         self._rows_out = Results(self._spec.output, label=label)
         self._state_out = Results(self._values, label=f"{label}: the new state")
         defaults = [pa.scalar(d.default, d.type) for d in self._spec.declared.values()]
-        self._table = SlotTable(
-            self._key_schema, self._values, defaults=defaults, max_parallelism=context.max_parallelism
-        )
+        self._table = SlotTable(self._key_schema, self._values, defaults=defaults, context=context)
         if restored is not None and STATE in restored.states:
             self._restore(restored)
         if isinstance(self._function, KeyedBatchFunction):
@@ -177,6 +175,8 @@ class _KeyedBatches(Operator):
         return Frozen(states={STATE: self._table.freeze()})
 
     def close(self) -> None:
+        if hasattr(self, "_table"):
+            self._table.close()
         if not self._opened or not isinstance(self._function, KeyedBatchFunction):
             return
         try:

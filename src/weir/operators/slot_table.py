@@ -16,7 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.operators.aggregate_frames import distinct
+from weir.operators.base import OperatorContext
 from weir.operators.builtin_aggregates import make_kernel
+from weir.operators.slot_store import SlotStore, store_for
 from weir.state.frozen import KEY_GROUP_COLUMN, FrozenState, RestoredState
 from weir.state.hashing import hash_keys
 from weir.state.key_index import KeyIndex
@@ -49,18 +51,23 @@ class SlotTable:
     """Columns of values by key. `schema`: of the values; `defaults`: what a key without values has."""
 
     def __init__(
-        self, key_schema: pa.Schema, schema: pa.Schema, *, defaults: Sequence[pa.Scalar], max_parallelism: int
+        self, key_schema: pa.Schema, schema: pa.Schema, *, defaults: Sequence[pa.Scalar], context: OperatorContext
     ) -> None:
-        self._layout = _Layout(key_schema, schema, list(defaults), max_parallelism)
+        self._layout = _Layout(key_schema, schema, list(defaults), context.max_parallelism)
         self._slots = _Slots(self._layout)
+        self._store = store_for(self._layout.table, keys=len(key_schema), context=context)
+        """With one, the slots are only those of keys that were used of late."""
 
     def __len__(self) -> int:
-        """Keys that have values."""
+        """Keys that have values in memory."""
         return self._slots.count - self._slots.forgotten
 
     def find(self, columns: Sequence[pa.Array]) -> BatchKeys:
         """The distinct keys of a batch. Good until the next `write`."""
+        before = self._slots.count
         slots = self._slots.find(columns)
+        if self._store is not None and self._slots.count > before:
+            self._load(self._store, np.arange(before, self._slots.count))
         touched = distinct(slots, self._slots.count)
         number = np.empty(self._slots.count, np.int64)  # only read where it was written
         number[touched] = np.arange(len(touched))
@@ -76,14 +83,26 @@ class SlotTable:
         for column in columns:
             gone &= column.is_null().to_numpy(zero_copy_only=False) if column.null_count else False
         self._slots.write(slots, columns, gone)
-        if self._slots.forgotten > max(REBUILD_KEYS_MIN, FORGOTTEN_SHARE_MAX * self._slots.count):
+        if self._store is not None:
+            self._spill(self._store, slots)
+        elif self._slots.forgotten > max(REBUILD_KEYS_MIN, FORGOTTEN_SHARE_MAX * self._slots.count):
             self._slots = self._slots.rebuilt()
 
     def freeze(self) -> FrozenState:
+        if self._store is not None:
+            self._store.write(self._slots.row, self._slots.gone)
+            return self._store.freeze()
         return self._slots.freeze()
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
 
     def restore(self, state: RestoredState) -> None:
         """Take the rows over; tables must have the key group, the keys, and the values of the schema."""
+        if self._store is not None:
+            self._store.restore(state)
+            return
         width = len(self._layout.key_schema)
         for table in state.tables():
             for batch in table.to_batches(max_chunksize=BATCH_ROWS):
@@ -94,6 +113,19 @@ class SlotTable:
         if whole is not None and whole.part.format == CHANGES:
             self._slots.history.restored(whole.part)
 
+    def _load(self, store: SlotStore, fresh: Ints) -> None:
+        found, columns = store.load(self._slots.keys(fresh))
+        if len(found):
+            self._slots.write(fresh[found], columns, np.zeros(len(found), np.bool_))
+
+    def _spill(self, store: SlotStore, slots: Ints) -> None:
+        store.changed(slots, self._slots.count)
+        full = store.is_full(self._slots.count)
+        if full or store.must_write:
+            store.write(self._slots.row, self._slots.gone)
+        if full:
+            self._slots = _Slots(self._layout)
+
 
 @dataclass(frozen=True)
 class _Layout:
@@ -103,9 +135,14 @@ class _Layout:
     max_parallelism: int
 
     @property
+    def table(self) -> pa.Schema:
+        """Of the state table."""
+        return pa.schema([pa.field(KEY_GROUP_COLUMN, pa.int32()), *self.key_schema, *self.schema])
+
+    @property
     def stored(self) -> pa.Schema:
-        fields = [pa.field(KEY_GROUP_COLUMN, pa.int32()), *self.key_schema, *self.schema]
-        return pa.schema([*fields, pa.field(GONE_COLUMN, pa.bool_())])
+        """Of the state table with the mark of what is forgotten."""
+        return self.table.append(pa.field(GONE_COLUMN, pa.bool_()))
 
 
 class _Slots:
@@ -115,7 +152,7 @@ class _Slots:
         self._layout = layout
         self._index = KeyIndex(layout.key_schema)
         self._kernels = [make_kernel([field], ["last"], field.name) for field in layout.schema]
-        self._gone: npt.NDArray[np.bool_] = np.ones(1_024, np.bool_)
+        self.gone: npt.NDArray[np.bool_] = np.ones(1_024, np.bool_)
         self.count = 0
         self.forgotten = 0
         self.history = SlotHistory(
@@ -141,8 +178,11 @@ class _Slots:
         with self.history.changing(slots, self.count):
             for kernel, column in zip(self._kernels, columns, strict=True):
                 kernel.merge(slots, [column], count=self.count)
-            self.forgotten += int(gone.sum()) - int(self._gone[slots].sum())
-            self._gone[slots] = gone
+            self.forgotten += int(gone.sum()) - int(self.gone[slots].sum())
+            self.gone[slots] = gone
+
+    def row(self, slots: Ints) -> tuple[list[pa.Array], list[pa.Array]]:
+        return self.keys(slots), self.values(slots)
 
     def freeze(self) -> FrozenState:
         return self.history.freeze(self._index.freeze())
@@ -150,22 +190,22 @@ class _Slots:
     def rebuilt(self) -> _Slots:
         """The same without what is forgotten."""
         twin = _Slots(self._layout)
-        kept = np.flatnonzero(~self._gone[: self.count])
+        kept = np.flatnonzero(~self.gone[: self.count])
         for start in range(0, len(kept), BATCH_ROWS):
             slots = kept[start : start + BATCH_ROWS]
             twin.write(twin.find(self.keys(slots)), self.values(slots), np.zeros(len(slots), np.bool_))
         return twin
 
     def _stored(self, slots: Ints) -> list[pa.Array]:
-        return [*self.values(slots), pa.array(self._gone[slots])]
+        return [*self.values(slots), pa.array(self.gone[slots])]
 
     def _add(self, count: int) -> None:
         """Slots for new keys, which are gone until they are written."""
         fresh = np.arange(self.count, count)
-        if count > len(self._gone):
+        if count > len(self.gone):
             grown = np.ones(2 * count, np.bool_)
-            grown[: len(self._gone)] = self._gone
-            self._gone = grown
+            grown[: len(self.gone)] = self.gone
+            self.gone = grown
         with self.history.changing(fresh, count):
             for kernel, default in zip(self._kernels, self._layout.defaults, strict=True):
                 kernel.merge(fresh, [pa.repeat(default, len(fresh))], count=count)

@@ -191,6 +191,22 @@ class RestoredTables:
         return None
 
 
+@dataclass(frozen=True)
+class CheckedState:
+    """A restored state whose tables are checked, or changed, as they come."""
+
+    state: RestoredState
+    check: Callable[[pa.Table], pa.Table]
+
+    def tables(self) -> Iterator[pa.Table]:
+        for table in self.state.tables():
+            yield self.check(table)
+
+    @property
+    def whole(self) -> RestoredPart | None:
+        return self.state.whole
+
+
 def read_arrow(part: RestoredPart) -> Iterator[pa.Table]:
     for name in sorted(part.part.files):
         file = part.part.files[name]

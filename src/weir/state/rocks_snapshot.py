@@ -44,17 +44,27 @@ _NOT_KEPT = ("LOCK", "LOG", "IDENTITY")
 class RocksLayout:
     """What the byte strings of one state are made of."""
 
-    def __init__(self, schema: pa.Schema, *, keys: int, max_parallelism: int) -> None:
-        """`schema`: of the state table; `keys`: how many key columns it has."""
+    def __init__(self, schema: pa.Schema, *, keys: int, max_parallelism: int, rows: bool = False) -> None:
+        """`schema`: of the state table; `keys`: how many key columns it has; `rows`: all columns after them are one
+        value, as a struct."""
         self.schema = schema
         self.keys = RocksKeys(pa.schema(list(schema)[1 : 1 + keys]), max_parallelism)
         rest = list(schema)[1 + keys :]
+        if rows:
+            rest = [pa.field("row", pa.struct(rest))]
+        self.rows = rows
         self.stamped = rest[-1].name == TOUCHED_COLUMN
         values = rest[:-1] if self.stamped else rest
         self.kind: pa.DataType = values[-1].type
         self.map_key: pa.DataType | None = values[0].type if len(values) > 1 else None
         encoded = base64.b64encode(schema.serialize().to_pybytes()).decode()
-        self.detail = {"version": VERSION, "schema": encoded, "keys": keys, "max_parallelism": max_parallelism}
+        self.detail = {
+            "version": VERSION,
+            "schema": encoded,
+            "keys": keys,
+            "max_parallelism": max_parallelism,
+            "rows": rows,
+        }
         """What a reader must know."""
 
     @staticmethod
@@ -66,7 +76,7 @@ class RocksLayout:
                 f" Weir reads version {VERSION}; restore it with the version that wrote it, and take a savepoint there"
             )
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(detail["schema"])))
-        return RocksLayout(schema, keys=detail["keys"], max_parallelism=detail["max_parallelism"])
+        return RocksLayout(schema, keys=detail["keys"], max_parallelism=detail["max_parallelism"], rows=detail["rows"])
 
     def opens(self, part: StatePart) -> bool:
         """Whether a part's files can be opened as they are."""
@@ -85,8 +95,14 @@ class RocksLayout:
             values = [value[STAMP_BYTES:] for value in values]
             arrays += [unpack(values, self.kind), stamps]
         else:
-            arrays.append(unpack(values, self.kind))
+            arrays += self.columns(values)
         return pa.Table.from_arrays(arrays, schema=self.schema)
+
+    def columns(self, values: Sequence[bytes]) -> list[pa.Array]:
+        """The value columns of byte strings, where they have no stamp."""
+        array = unpack(values, self.kind)
+        columns: list[pa.Array] = array.flatten() if self.rows else [array]
+        return columns
 
     def entries(self, batch: pa.RecordBatch) -> list[tuple[bytes, bytes]]:
         """The opposite of `table`, for rows in any order."""
@@ -97,7 +113,7 @@ class RocksLayout:
         if self.map_key is not None:
             keys = [key + inner for key, inner in zip(keys, pack(rest[0]))]
             rest = rest[1:]
-        values = pack(rest[0])
+        values = pack(pa.StructArray.from_arrays(rest, fields=list(self.kind)) if self.rows else rest[0])
         if self.stamped:
             values = [stamp + value for stamp, value in zip(pack(rest[1]), values)]
         return list(zip(keys, values))
