@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -284,7 +284,12 @@ class _Builder:
         context = self._context(operator)
         instance = operator.spec.make()
         self._opened.append(instance.close)
-        instance.open(context, self._restored(context))
+        restored = self._restored(context)
+        if restored is not None:
+            # State that the operator no longer declares may be dropped; if it may not, the driver has refused it.
+            declared = {name: state for name, state in restored.states.items() if name in operator.spec.states}
+            restored = replace(restored, states=declared)
+        instance.open(context, restored)
         return Link(operator.uid, operator.name, instance)
 
     def _context(self, operator: PlannedOperator) -> OperatorContext:

@@ -53,6 +53,15 @@ def test_state_that_no_operator_claims_is_refused_with_the_uids_that_exist(held:
         check_compatible(manifest(sum=held), plan(uid="total"))
 
 
+def test_state_that_no_operator_claims_may_be_dropped_when_the_user_says_so_but_not_the_number_of_key_groups() -> None:
+    full: dict[str, Any] = {"gone": (None, {"values": STATE}), "sum": (None, {"values": STATE, "counts": STATE})}
+    with pytest.raises(CheckpointError, match="allow_dropped_state=True"):
+        check_compatible(manifest(**full), plan())
+    check_compatible(manifest(**full), plan(), may_drop=True)
+    with pytest.raises(CheckpointError, match="max_parallelism 16"):
+        check_compatible(manifest(16), plan(), may_drop=True)
+
+
 def test_an_operator_without_state_may_be_removed() -> None:
     check_compatible(manifest(gone=(None, {})), plan())
 

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.sim.ports import SimBackground, SimClock, SimControl
-from tests.unit.runtime.fakes import FaultyStorage, Pass, Pipes, Script, Shelf, operator, plan_of, rows, run_all
+from tests.unit.runtime.fakes import (
+    FaultyStorage,
+    Pass,
+    Pipes,
+    Recording,
+    Script,
+    Shelf,
+    operator,
+    plan_of,
+    rows,
+    run_all,
+)
 from weir.config import Mode, Settings
 from weir.errors import ProtocolViolation
 from weir.graph.plan import Forward, Plan, Rebalance
 from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex, VertexId
+from weir.operators.base import KEY_GROUP_COLUMN, Frozen, Operator, OperatorSpec, Restored
+from weir.runtime.ports import Storage
+from weir.runtime.savepoints import Origin, publish_savepoint
+from weir.runtime.storage import open_storage
 from weir.runtime.worker import Worker, WorkerConfig, WorkerPorts
 from weir.snapshot.manifest import Manifest, build
 from weir.snapshot.messages import (
@@ -26,6 +44,7 @@ from weir.snapshot.messages import (
     TaskRunning,
     TriggerCheckpoint,
 )
+from weir.state.frozen import FrozenTable
 
 A, C = AttemptId(5), CheckpointId(1)
 
@@ -33,7 +52,14 @@ A, C = AttemptId(5), CheckpointId(1)
 class Shop:
     """One worker of parallelism one: a source with an operator, then a sink."""
 
-    def __init__(self, *, plan: Plan | None = None, mode: Mode = "exactly_once", manifest: Manifest | None = None):
+    def __init__(
+        self,
+        *,
+        plan: Plan | None = None,
+        mode: Mode = "exactly_once",
+        manifest: Manifest | None = None,
+        origin: Storage | None = None,
+    ):
         self.shelf = Shelf()
         self.plan = plan or plan_of(
             (1, [operator("source", Script(rows(1, 2), rows(3))), operator("op", Pass())]),
@@ -44,7 +70,7 @@ class Shop:
         self.pipes = Pipes()
         ports = WorkerPorts(self.clock, self.pipes, self.control, self.background, FaultyStorage())
         self.worker = Worker(WorkerConfig("job", self.plan, TaskIndex(0), A, mode, Settings(max_parallelism=8)), ports)
-        self.worker.open(manifest)
+        self.worker.open(manifest, origin)
 
     def steps(self) -> None:
         while self.worker.step():
@@ -180,3 +206,59 @@ def test_closing_closes_everything_and_raises_the_first_error_at_the_end() -> No
         shop.worker.close()
     assert writer.closed
     shop.worker.close()
+
+
+class Opened(OperatorSpec):
+    """Has one state, and keeps what it is opened with."""
+
+    def __init__(self, states: tuple[str, ...]) -> None:
+        self._states = states
+        self.restored: list[Restored | None] = []
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        return self._states
+
+    def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        return inputs[0]
+
+    def make(self) -> Operator:
+        operator, opened = Recording("opened", []), self.restored
+        table = pa.table({KEY_GROUP_COLUMN: pa.array([0, 5], pa.int32()), "n": [1, 2]})
+        operator.frozen = Frozen(None, {name: FrozenTable(lambda: table) for name in self._states})
+        operator.open = lambda context, restored: opened.append(restored)  # type: ignore[method-assign]
+        return operator
+
+
+def test_a_task_starts_from_a_savepoint_with_nothing_pending_and_refers_to_none_of_its_files(tmp_path: Path) -> None:
+    def plan(spec: Opened, shelf: Shelf) -> Plan:
+        source = operator("source", Script(rows(1, 2), rows(3)))
+        return plan_of((1, [source, operator("op", spec)]), (1, [operator("sink", shelf)]), edges=[(0, 1, Forward())])
+
+    first = Shop(plan=plan(Opened(("kept", "gone")), Shelf()))
+    first.worker.step()
+    first.worker.handle(TriggerCheckpoint(A, C, savepoint=str(tmp_path)))
+    first.steps()
+    run_all(first.background)
+    exported = {m.subtask: m.exported for m in first.heard(SnapshotTaken)}
+    manifest = build(
+        job="job",
+        checkpoint=C,
+        attempt=A,
+        max_parallelism=8,
+        created_ms=0,
+        parts=exported,
+        parallelism={vertex.id: 1 for vertex in first.plan.vertices},
+        kind="savepoint",
+    )
+    publish_savepoint(open_storage(str(tmp_path)), manifest, retries_max=1)
+
+    spec, shelf, origin = Opened(("kept",)), Shelf(), Origin(str(tmp_path))
+    second = Shop(plan=plan(spec, shelf), manifest=origin.read(origin.open()), origin=origin.open())
+    second.steps()
+    run_all(second.background)
+    (restored,) = spec.restored
+    assert restored is not None and set(restored.states) == {"kept"}, "what is no longer declared is dropped"
+    assert [table.column("n").to_pylist() for table in restored.tables("kept")] == [[1, 2]]
+    assert restored.states["kept"].whole is None, "its files lie elsewhere, and are not this job's to refer to"
+    assert shelf.writers[0].commits == [] and shelf.writers[0].rows == [3]
