@@ -62,7 +62,8 @@ SIGNATURES = {
     "Environment": (
         "(spark: 'SparkSession | None' = None, *, parallelism: 'int | None' = None,"
         " checkpoints: 'Checkpoints | None' = None, restart: 'Restart | None' = None,"
-        " settings: 'Settings | None' = None, name: 'str' = 'weir-job') -> 'None'"
+        " settings: 'Settings | None' = None, backend: 'Backend | None' = None,"
+        " name: 'str' = 'weir-job') -> 'None'"
     ),
     "Environment.read": f"(self, source: 'Source', *, {OPTIONS}) -> 'Stream'",
     "Environment.from_collection": (

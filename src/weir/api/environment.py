@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -20,10 +21,20 @@ from weir.api.options import Format, explained
 from weir.api.overrides import Progress
 from weir.api.progress import wait_with_progress
 from weir.api.stream import Stream
-from weir.config import Checkpoints, ExponentialDelay, JobConfig, NoRestart, Restart, Settings
+from weir.config import (
+    BACKENDS,
+    Checkpoints,
+    ExponentialDelay,
+    Heap,
+    JobConfig,
+    NoRestart,
+    Restart,
+    Settings,
+    StateBackend,
+)
 from weir.connectors.collection import Collection as CollectionSource
 from weir.connectors.generator import Generator
-from weir.errors import PlanError
+from weir.errors import ConfigError, PlanError
 from weir.graph.logical import Node, NodeId
 from weir.graph.plan import Plan
 from weir.graph.planner import plan
@@ -31,6 +42,8 @@ from weir.operators.source import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+Backend: TypeAlias = 'Literal["heap", "rocksdb", "memory"] | StateBackend'
 
 DEFAULT_PARALLELISM_MAX = 4
 """Without a word from the user a job takes no more slots than this: enough to be fast, and Spark keeps some."""
@@ -44,6 +57,8 @@ class Environment:
     checkpoints:  how often, where and how strictly to snapshot; None: only when a bounded job ends, to commit
     restart:      what to do after a failure; None: exponential delays with checkpoints, no restart without
     settings:     limits that seldom need to be changed
+    backend:      where keyed state lives: "heap" (in the tasks' memory), "rocksdb" (on their local disks, larger than
+                  memory), weir.RocksDb(…), or "memory" (heap, with the checkpoints in the driver's memory)
     name:         the job's name where `run` and `submit` are given none
 
     >>> import weir, polars as pl
@@ -66,13 +81,14 @@ class Environment:
         checkpoints: Checkpoints | None = None,
         restart: Restart | None = None,
         settings: Settings | None = None,
+        backend: Backend | None = None,
         name: str = "weir-job",
     ) -> None:
         check_parallelism(parallelism)
         self.name = name
         self.checkpoints = checkpoints
         self.restart = restart
-        self.settings = settings or Settings()
+        self.settings = chosen_settings(settings, backend, checkpoints)
         self._spark = spark
         self._parallelism = parallelism
         self._builder = Builder()
@@ -205,7 +221,7 @@ class Environment:
             name, resume=resume, from_savepoint=from_savepoint, allow_dropped_state=allow_dropped_state
         )
         plan_at = self._planned()
-        return submit(plan_at(self.parallelism), config, self._spark, plan_at=plan_at)
+        return submit(_inspected(plan_at(self.parallelism)), config, self._spark, plan_at=plan_at)
 
     # --- For streams and results ------------------------------------------------------------------------
 
@@ -224,7 +240,7 @@ class Environment:
         from weir.runtime.launch import submit
 
         started_s = time.monotonic()
-        made = plan_at(self.parallelism)
+        made = _inspected(plan_at(self.parallelism))
         handle: JobHandle = submit(made, config, self._spark, plan_at=plan_at)
         chosen = overrides.current().progress
         sources = [vertex.operators[0].uid for vertex in made.vertices if vertex.is_source]
@@ -256,6 +272,33 @@ class Environment:
             from_savepoint=chosen.from_savepoint or from_savepoint,
             allow_dropped_state=chosen.allow_dropped_state or allow_dropped_state,
         )
+
+
+def _inspected(made: Plan) -> Plan:
+    """The plan, unless somebody only wanted to look at it."""
+    if inspect := overrides.current().inspect:
+        inspect(made)
+        raise overrides.Inspected
+    return made
+
+
+def chosen_settings(settings: Settings | None, backend: Backend | None, checkpoints: Checkpoints | None) -> Settings:
+    """Settings with the backend that was asked for."""
+    given = settings or Settings()
+    if backend is None:
+        return given
+    if backend == "memory":
+        if checkpoints is not None and checkpoints.to is not None:
+            raise ConfigError(
+                f'backend="memory" keeps checkpoints in the driver, but they go to {checkpoints.to!r}; leave out '
+                'Checkpoints.to, or choose backend="heap"'
+            )
+        return replace(given, backend=Heap())
+    if isinstance(backend, str):
+        if backend not in BACKENDS:
+            raise ConfigError(f"backend: {backend!r} is not one of {', '.join(sorted([*BACKENDS, 'memory']))}")
+        return replace(given, backend=BACKENDS[backend])
+    return replace(given, backend=backend)
 
 
 def default_restart(checkpoints: Checkpoints | None) -> Restart:

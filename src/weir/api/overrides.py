@@ -14,9 +14,17 @@ from typing import TypeAlias
 
 from weir.api.job import JobHandle
 from weir.config import Checkpoints
+from weir.graph.plan import Plan
 
 Progress: TypeAlias = "bool | Callable[[JobHandle], None] | None"
 """True: print; False: do not; None: print on a terminal; a function: called with the handle now and then."""
+
+
+Inspect: TypeAlias = Callable[[Plan], None]
+
+
+class Inspected(BaseException):
+    """A script's job was looked at rather than started; the script goes no further."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,8 @@ class Overrides:
     progress: Progress = None
     from_savepoint: str | None = None
     allow_dropped_state: bool = False
+    inspect: Inspect | None = None
+    """Called in place of starting a job."""
 
     def apply_to_checkpoints(self, checkpoints: Checkpoints | None) -> Checkpoints | None:
         if self.checkpoints_to is None:
@@ -53,6 +63,7 @@ def overriding(
     progress: Progress = None,
     from_savepoint: str | None = None,
     allow_dropped_state: bool = False,
+    inspect: Inspect | None = None,
 ) -> Iterator[Overrides]:
     """Let these values win over what scripts say, until the block ends.
 
@@ -71,6 +82,7 @@ def overriding(
         progress=progress,
         from_savepoint=from_savepoint,
         allow_dropped_state=allow_dropped_state,
+        inspect=inspect,
     )
     try:
         yield _current

@@ -58,7 +58,7 @@ def read(spark: SparkSession, checkpoint: str | os.PathLike[str], *, uid: str, s
     operator = _operator(manifest, uid, origin.location)
     chosen = _state(operator, uid, state)
     root, count, max_parallelism = origin.root, len(operator.parts), manifest.max_parallelism
-    schema = _shown(_schema(operator, chosen, CheckpointFiles(origin.open()), max_parallelism))
+    schema = _shown(stored_schema(operator, chosen, CheckpointFiles(origin.open()), max_parallelism))
 
     def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from weir.runtime.storage import open_storage
@@ -131,7 +131,8 @@ def _part_tables(
         yield from RestoredParts([RestoredPart(part.states[state], held, files)], held).tables()
 
 
-def _schema(operator: OperatorSnapshot, state: str, files: CheckpointFiles, max_parallelism: int) -> pa.Schema:
+def stored_schema(operator: OperatorSnapshot, state: str, files: CheckpointFiles, max_parallelism: int) -> pa.Schema:
+    """The schema of a state's tables."""
     for index in range(len(operator.parts)):
         for table in _part_tables(operator, index, state, files=files, max_parallelism=max_parallelism):
             return table.schema

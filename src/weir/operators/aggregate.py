@@ -87,6 +87,14 @@ class RunningAggregate(_AggregateSpec):
     def states(self) -> tuple[str, ...]:
         return (STATE,)
 
+    def verdict(self, state: str, stored: pa.Schema) -> str:
+        expected = self.layout.stored
+        try:
+            stored.empty_table().select(expected.names).cast(expected)
+        except (KeyError, ValueError) as error:
+            return f"it holds {stored.names}, this aggregate keeps {expected.names}: {error}; give it another uid"
+        return "same" if stored.names == expected.names and stored.types == expected.types else "evolved"
+
 
 class PartialAggregateOperator(Operator):
     """Holds accumulators between two flushes only, so that it has no state of its own."""

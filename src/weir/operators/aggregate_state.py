@@ -22,7 +22,7 @@ from weir.operators.user_code import operator_label, user_code_error
 from weir.state.frozen import KEY_GROUP_COLUMN, FrozenState, RestoredState
 from weir.state.hashing import hash_keys
 from weir.state.key_index import KeyIndex
-from weir.state.slot_snapshot import CHANGES, SlotHistory
+from weir.state.slot_snapshot import SlotHistory
 from weir.state.xxhash64 import Ints
 
 BATCH_ROWS_MAX = 65_536
@@ -134,9 +134,7 @@ class KeyedState:
         for table in state.tables():
             for batch in table.drop_columns([KEY_GROUP_COLUMN]).to_batches(max_chunksize=BATCH_ROWS_MAX):
                 self.merge(batch)
-        whole = state.whole
-        if whole is not None and whole.part.format == CHANGES:
-            self._history.restored(whole.part)
+        self._history.restored(state)
 
     def settle(self) -> None:
         """Nobody holds slots now: make room, if it is needed."""

@@ -137,3 +137,8 @@ class OperatorSpec(ABC):
     def states(self) -> tuple[str, ...]:
         """The names of the state tables that its instances freeze and restore."""
         return ()
+
+    def verdict(self, state: str, stored: pa.Schema) -> str:
+        """What becomes of one of its states that a checkpoint holds in tables of this schema: "same", "evolved" or
+        "migrated"; or else the reason why it cannot be restored."""
+        return "same"

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from weir.errors import PlanError, SchemaError, WeirError
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
-from weir.operators.functions import function_states
+from weir.operators.functions import function_states, state_verdict
 from weir.operators.polars_bridge import in_flight_type, series_to_arrow, to_polars
 from weir.operators.row_codec import emit
 from weir.operators.stateful import StatefulFunction, state_names
@@ -49,6 +49,9 @@ class MapBatches(OperatorSpec):
     @property
     def states(self) -> tuple[str, ...]:
         return state_names(self.declared)
+
+    def verdict(self, state: str, stored: pa.Schema) -> str:
+        return state_verdict(self.declared, state, stored)
 
 
 def _pandas() -> Any:

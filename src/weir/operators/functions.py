@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pyarrow as pa
+
 from weir.errors import PlanError
 from weir.operators.base import OperatorContext
 from weir.state.backend import Key, KeyCursor
 from weir.state.descriptor_base import StateDescriptor, unique_names
 from weir.state.descriptors import KeyedState, OperatorState
+from weir.state.operator_state import operator_layout
+from weir.state.tables import TableLayout, shape_of
 
 
 class ProcessContext:
@@ -124,3 +128,13 @@ def _attributes(function: Any) -> dict[str, StateDescriptor]:
         # A subclass may put something else in a state's place.
         found.update((n, value) for n, value in scope.items() if n in found or isinstance(value, StateDescriptor))
     return {name: value for name, value in found.items() if isinstance(value, StateDescriptor)}
+
+
+def state_verdict(
+    declared: Mapping[str, StateDescriptor], state: str, stored: pa.Schema, *, keys: pa.Schema | None = None
+) -> str:
+    """OperatorSpec.verdict for declared states; `keys`: the key columns of a state table."""
+    descriptor = next(found for found in declared.values() if found.name == state)
+    if isinstance(descriptor, OperatorState):
+        return operator_layout(descriptor).plan(stored)
+    return TableLayout(keys, shape_of(descriptor)).plan(stored)

@@ -23,6 +23,9 @@ from weir.operators.slot_table import SlotTable
 from weir.operators.user_code import operator_label, user_code_error
 from weir.schema import format_schema, parse_schema
 from weir.state.descriptors import ValueState
+from weir.state.evolution import EVOLVED, MIGRATED, SAME, VERDICTS, plan_evolution
+from weir.state.frozen import CheckedState
+from weir.state.tables import adapted_values, plan_values, shape_of
 
 STATE = "state"
 """The name of the state table: all values of a key are one row."""
@@ -98,6 +101,52 @@ class KeyedBatches(OperatorSpec):
     def states(self) -> tuple[str, ...]:
         return (STATE,)
 
+    def verdict(self, state: str, stored: pa.Schema) -> str:
+        if self.key_schema is None:
+            raise PlanError("process_batches: its input schema is not known; call schema() before verdict()")
+        return StoredColumns(self.key_schema, self.declared).verdict(stored)
+
+
+class StoredColumns:
+    """The state table of a batch function: what becomes of one that other code has written."""
+
+    def __init__(self, key_schema: pa.Schema, declared: Mapping[str, ValueState]) -> None:
+        self._keys = key_schema
+        self._declared = declared
+
+    def verdict(self, stored: pa.Schema) -> str:
+        """As OperatorSpec.verdict."""
+        keys = [(field.name, field.type) for field in stored][1 : 1 + len(self._keys)]
+        if keys != [(field.name, field.type) for field in self._keys]:
+            return f"it was written with keys {keys}, the job's are {list(self._keys)}; give the operator another uid"
+        found = set()
+        for name, value in self._declared.items():
+            if name in stored.names:
+                kind = stored.field(name).type
+                verdict = plan_evolution(kind, value.type, value.migrate is not None, value.default)
+                if verdict not in VERDICTS:
+                    return f"value {name!r}: {verdict}"
+                found.add(verdict)
+        if set(stored.names[1 + len(self._keys) :]) != set(self._declared):
+            found.add(EVOLVED)
+        return MIGRATED if MIGRATED in found else EVOLVED if EVOLVED in found else SAME
+
+    def adapted(self, table: pa.Table) -> pa.Table:
+        """A restored table with the values that are declared now, or CheckpointError."""
+        verdict = self.verdict(table.schema)
+        if verdict not in VERDICTS:
+            raise CheckpointError(verdict)
+        columns = [table.column(i) for i in range(1 + len(self._keys))]
+        for name, value in self._declared.items():
+            if name in table.column_names:
+                shape = shape_of(value)
+                column_verdict = plan_values(table.schema.field(name), shape)
+                columns.append(adapted_values(table.column(name), shape, column_verdict))
+            else:
+                columns.append(pa.repeat(pa.scalar(value.default, value.type), table.num_rows))
+        fields = [pa.field(name, value.type) for name, value in self._declared.items()]
+        return pa.table(columns, schema=pa.schema([table.schema.field(0), *self._keys, *fields]))
+
 
 def _declared(function: Any, state: Mapping[str, ValueState] | None) -> dict[str, ValueState]:
     if isinstance(function, KeyedBatchFunction):
@@ -118,7 +167,7 @@ def _declared(function: Any, state: Mapping[str, ValueState] | None) -> dict[str
             raise PlanError(f"process_batches: state {name!r} is {value!r}; batch functions keep ValueState only")
         if getattr(value, "ttl", None) is not None:
             raise PlanError(f"process_batches: state {name!r} has a time-to-live, which batch functions do not support")
-    return {descriptor.name or name: descriptor for name, descriptor in sorted(found.items())}
+    return {value.name or name: value.named(name) for name, value in sorted(found.items())}
 
 
 class _KeyedBatches(Operator):
@@ -199,7 +248,8 @@ class _KeyedBatches(Operator):
         return columns
 
     def _restore(self, restored: Restored) -> None:
+        columns = StoredColumns(self._key_schema, self._spec.declared)
         try:
-            self._table.restore(restored.states[STATE])
-        except (KeyError, pa.ArrowException) as error:
-            raise CheckpointError(f"{operator_label(self._context)}: the state does not fit: {error}") from None
+            self._table.restore(CheckedState(restored.states[STATE], columns.adapted))
+        except CheckpointError as error:
+            raise CheckpointError(f"{operator_label(self._context)}: {error.message}") from None

@@ -23,6 +23,7 @@ from weir.operators.functions import (
     declared_states,
     keyed_states,
     operator_states,
+    state_verdict,
 )
 from weir.operators.keyed_rows import KeyedRowOperator, key_schema_of
 from weir.operators.row_codec import Rows, RowWriter, spread
@@ -30,6 +31,7 @@ from weir.operators.user_code import operator_label, user_code_error
 from weir.schema import parse_schema
 from weir.state.backend import Key, declare
 from weir.state.descriptor_base import StateDescriptor
+from weir.state.key_codec import KeyCodec
 
 
 class ProcessRows(OperatorSpec):
@@ -61,6 +63,11 @@ class ProcessRows(OperatorSpec):
     @property
     def states(self) -> tuple[str, ...]:
         return tuple(descriptor.name or "" for descriptor in self.declared.values())
+
+    def verdict(self, state: str, stored: pa.Schema) -> str:
+        if self.key_schema is None:
+            raise PlanError("process: its input schema is not known; call schema() before verdict()")
+        return state_verdict(self.declared, state, stored, keys=KeyCodec(self.key_schema).schema)
 
 
 class _Process(KeyedRowOperator):

@@ -16,6 +16,8 @@ from weir.operators.base import Operator, OperatorContext, OperatorSpec, Restore
 from weir.operators.keyed_rows import KeyedRowOperator, key_schema_of
 from weir.operators.row_codec import RowReader, Rows, RowWriter
 from weir.operators.user_code import operator_label
+from weir.state.evolution import plan_evolution
+from weir.state.key_codec import stored_type
 from weir.state.values import NotOfType
 
 STATE_NAME = "reduced"
@@ -45,6 +47,10 @@ class ReduceRows(OperatorSpec):
     @property
     def states(self) -> tuple[str, ...]:
         return (STATE_NAME,)
+
+    def verdict(self, state: str, stored: pa.Schema) -> str:
+        kind = pa.struct([pa.field(f.name, stored_type(f.type), f.nullable) for f in self.input or ()])
+        return plan_evolution(stored.types[-1], kind, has_migrate=False)
 
 
 class _Reduce(KeyedRowOperator):

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from weir.errors import PlanError, UserCodeError
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
-from weir.operators.functions import function_states
+from weir.operators.functions import function_states, state_verdict
 from weir.operators.polars_bridge import filter_batch
 from weir.operators.row_codec import RowReader, Rows, RowWriter, emit
 from weir.operators.stateful import StatefulFunction, state_names
@@ -49,6 +49,9 @@ class MapRows(OperatorSpec):
     def states(self) -> tuple[str, ...]:
         return state_names(self.declared)
 
+    def verdict(self, state: str, stored: pa.Schema) -> str:
+        return state_verdict(self.declared, state, stored)
+
 
 class FlatMapRows(OperatorSpec):
     """Any number of rows out for each row in: the function returns an iterable of rows, or yields them."""
@@ -68,6 +71,9 @@ class FlatMapRows(OperatorSpec):
     def states(self) -> tuple[str, ...]:
         return state_names(self.declared)
 
+    def verdict(self, state: str, stored: pa.Schema) -> str:
+        return state_verdict(self.declared, state, stored)
+
 
 class FilterRows(OperatorSpec):
     """Keep the rows for which the function returns something true."""
@@ -85,6 +91,9 @@ class FilterRows(OperatorSpec):
     @property
     def states(self) -> tuple[str, ...]:
         return state_names(self.declared)
+
+    def verdict(self, state: str, stored: pa.Schema) -> str:
+        return state_verdict(self.declared, state, stored)
 
 
 def _callable(function: Any, operator: str) -> Callable[[Any], Any]:

@@ -22,7 +22,7 @@ from weir.operators.slot_store import SlotStore, store_for
 from weir.state.frozen import KEY_GROUP_COLUMN, FrozenState, RestoredState
 from weir.state.hashing import hash_keys
 from weir.state.key_index import KeyIndex
-from weir.state.slot_snapshot import CHANGES, GONE_COLUMN, SlotHistory
+from weir.state.slot_snapshot import GONE_COLUMN, SlotHistory
 from weir.state.xxhash64 import Ints
 
 REBUILD_KEYS_MIN = 65_536
@@ -109,9 +109,7 @@ class SlotTable:
                 columns = batch.columns[1 + width :]
                 slots = self._slots.find(batch.columns[1 : 1 + width])
                 self._slots.write(slots, columns, np.zeros(len(slots), np.bool_))
-        whole = state.whole
-        if whole is not None and whole.part.format == CHANGES:
-            self._slots.history.restored(whole.part)
+        self._slots.history.restored(state)
 
     def _load(self, store: SlotStore, fresh: Ints) -> None:
         found, columns = store.load(self._slots.keys(fresh))

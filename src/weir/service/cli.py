@@ -16,6 +16,7 @@ import typer
 from weir.service.bench_cli import bench_application
 from weir.service.failures import FAILED, error_console, readable_errors, show_script_error
 from weir.service.jobs_cli import add_job_commands
+from weir.service.state_cli import add_state_commands
 from weir.version import __version__
 
 SHOWN_PACKAGES = ("pyspark", "pyarrow", "polars", "numpy")
@@ -61,6 +62,7 @@ def application() -> typer.Typer:
     app.command("run")(run)
     app.command("demo")(demo)
     add_job_commands(app)
+    add_state_commands(app)
     app.add_typer(bench_application(), name="bench")
     return app
 

@@ -62,13 +62,18 @@ class OperatorStates:
             self._states[name].restore(restored)
 
 
+def operator_layout(state: OperatorState) -> TableLayout:
+    """The table of an operator state."""
+    keys = INDEX if isinstance(state, OperatorListState) else pa.schema([])
+    return TableLayout(keys, shape_of(state), keyed=False)
+
+
 class _State:
     """One operator state: the cells of a keyed one, with a single key."""
 
     def __init__(self, state: OperatorState) -> None:
-        is_list = isinstance(state, OperatorListState)
         self._redistribute = state.redistribute if isinstance(state, OperatorListState) else BROADCAST
-        self._layout = TableLayout(INDEX if is_list else pa.schema([]), shape_of(state), keyed=False)
+        self._layout = operator_layout(state)
         self.handle = _handle(state)
         self._key = key_form(state.key_type) if isinstance(state, BroadcastState) else None
 

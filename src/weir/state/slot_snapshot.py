@@ -12,6 +12,7 @@ and in what they replace, the last row of a key counts. Rows with `__gone` are n
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from weir.state.frozen import (
     KEY_GROUP_COLUMN,
     FrozenState,
     RestoredPart,
+    RestoredState,
     StateWriter,
     decode_table,
     put_tables,
@@ -62,6 +64,8 @@ class SlotHistory:
     def __init__(self, schema: pa.Schema, *, keys: int, max_parallelism: int, read: ReadSlots) -> None:
         """`schema`: of the state table; `keys`: how many key columns it has; `read`: the value columns of slots."""
         self.schema = schema
+        self.code = base64.b64encode(schema.serialize().to_pybytes()).decode()
+        """The schema, for comparison: a part of another one cannot be built on."""
         self.keys = keys
         self.max_parallelism = max_parallelism
         self.read = read
@@ -100,9 +104,12 @@ class SlotHistory:
         self._reading.append(frozen)
         return frozen
 
-    def restored(self, part: StatePart) -> None:
-        """The slots that there are now are exactly what this part holds."""
-        self._base = part
+    def restored(self, state: RestoredState) -> None:
+        """The slots that there are now are exactly what this state holds: build on its part, if that can be."""
+        whole = state.whole
+        if whole is None or whole.part.format != CHANGES or whole.part.detail["schema"] != self.code:
+            return
+        self._base = whole.part
         self._dirty[:] = False
         self._unconfirmed = []
 
@@ -153,7 +160,8 @@ class FrozenSlots(FrozenState):
         if self._since is None:
             files = put_tables(self._pieces(None), out, shared=True)
             names = self._history.schema.names[1 : 1 + self._history.keys]
-            return StatePart(CHANGES, files, {"whole": len(files), "rows": len(self._keys), "keys": names})
+            detail = {"whole": len(files), "rows": len(self._keys), "keys": names, "schema": self._history.code}
+            return StatePart(CHANGES, files, detail)
         base, changed = self._since
         if not len(changed):
             return base

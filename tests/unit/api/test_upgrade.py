@@ -1,0 +1,150 @@
+"""What would become of a checkpoint's state under changed code, and that it does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import weir
+from weir.api.upgrade import Fate, check_upgrade
+from weir.connectors import Discard
+from weir.graph.plan import Plan
+from weir.ids import AttemptId, CheckpointId, SubtaskId
+from weir.operators.base import OperatorContext, OperatorSpec
+from weir.runtime import layout
+from weir.runtime.state_files import CheckpointWriter
+from weir.runtime.storage import open_storage
+from weir.snapshot.manifest import build, encode
+from weir.snapshot.messages import OperatorPart
+
+ROWS = [("a", 1), ("b", 2)]
+CHECKPOINT, ATTEMPT = CheckpointId(3), AttemptId(1)
+
+
+def totals(rows: pl.DataFrame, state: pl.DataFrame) -> Any:
+    return None
+
+
+class Old(weir.ProcessFunction):
+    """The states before the upgrade."""
+
+    kept = weir.ValueState("int", default=0)
+    wider = weir.ValueState("struct<a: int>")
+    odd = weir.ValueState("string")
+    dropped = weir.ListState("long")
+
+    def process(self, row: Any, context: Any) -> Any:
+        return None
+
+
+class New(weir.ProcessFunction):
+    """The states after it."""
+
+    kept = weir.ValueState("int", default=0)
+    wider = weir.ValueState("struct<a: bigint, b: string>")
+    odd = weir.ValueState("long", migrate=int)
+    fresh = weir.MapState("string", "long")
+
+    def process(self, row: Any, context: Any) -> Any:
+        return None
+
+
+class Wrong(New):
+    """One state cannot be read any more."""
+
+    odd = weir.ValueState("long")
+
+
+def job(function: weir.ProcessFunction, *, values: dict[str, weir.ValueState], extra: bool = False) -> Plan:
+    env = weir.Environment(parallelism=1)
+    rows = env.from_collection(ROWS, "key string, value long", uid="rows")
+    keyed = rows.key_by("key")
+    keyed.process(function, "x long", uid="process").write(Discard(), uid="one")
+    keyed.process_batches(totals, "x long", state=values, uid="batches").write(Discard(), uid="two")
+    if extra:
+        keyed.agg(n=weir.count(), uid="agg").write(Discard(), uid="three")
+    return env.plan()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A checkpoint of the old job, with empty states."""
+    storage = open_storage(str(tmp_path))
+    plan = job(Old(), values={"total": weir.ValueState("int"), "gone": weir.ValueState("long")}, extra=True)
+    parts = {}
+    for vertex in plan.vertices:
+        subtask = SubtaskId(vertex.id, 0)
+        found = []
+        for operator in vertex.operators:
+            states = {}
+            if isinstance(operator.spec, OperatorSpec):
+                made = operator.spec.make()
+                made.open(OperatorContext("job", operator.uid, operator.name, 0, 1, 128, ATTEMPT), None)
+                for name, state in made.freeze().states.items():
+                    writer = CheckpointWriter(
+                        storage,
+                        CHECKPOINT,
+                        ATTEMPT,
+                        uid=operator.uid,
+                        subtask=subtask,
+                        state=name,
+                        breathe=lambda: None,
+                    )
+                    states[name] = state.write(writer)
+            found.append(OperatorPart(operator.uid, 5 if operator.uid == "rows" else None, states))
+        parts[subtask] = tuple(found)
+    manifest = build(
+        job="job",
+        checkpoint=CHECKPOINT,
+        attempt=ATTEMPT,
+        max_parallelism=128,
+        created_ms=0,
+        parts=parts,
+        parallelism={vertex.id: 1 for vertex in plan.vertices},
+    )
+    storage.publish(layout.manifest_path(CHECKPOINT), encode(manifest))
+    return tmp_path / layout.checkpoint_directory(CHECKPOINT)
+
+
+def fates(checkpoint: Path, plan: Plan) -> dict[tuple[str, str | None], Fate]:
+    return {(finding.uid, finding.state): finding.fate for finding in check_upgrade(checkpoint, plan)}
+
+
+def test_the_same_job_restores_everything(checkpoint: Path) -> None:
+    plan = job(Old(), values={"total": weir.ValueState("int"), "gone": weir.ValueState("long")}, extra=True)
+    found = fates(checkpoint, plan)
+    assert set(found.values()) == {Fate.RESTORED}
+    assert {uid for uid, _ in found} == {"rows", "process", "batches", "agg"}
+
+
+def test_each_state_of_a_changed_job_has_its_fate(checkpoint: Path) -> None:
+    plan = job(New(), values={"total": weir.ValueState("long"), "more": weir.ValueState("string")})
+    assert fates(checkpoint, plan) == {
+        ("rows", None): Fate.RESTORED,
+        ("process", "kept"): Fate.RESTORED,
+        ("process", "wider"): Fate.EVOLVED,
+        ("process", "odd"): Fate.MIGRATED,
+        ("process", "dropped"): Fate.DROPPED,
+        ("process", "fresh"): Fate.NEW,
+        ("batches", "state"): Fate.EVOLVED,
+        ("agg", "aggregate"): Fate.DROPPED,
+    }
+
+
+def test_what_cannot_be_read_is_refused_with_both_types(checkpoint: Path) -> None:
+    plan = job(Wrong(), values={"total": weir.ValueState("date")})
+    refused = {f.state: f.reason for f in check_upgrade(checkpoint, plan) if f.fate is Fate.REFUSED}
+    assert set(refused) == {"odd", "state"}
+    assert "stored as string, declared as bigint" in refused["odd"]
+    assert "stored as int, declared as date" in refused["state"]
+
+
+def test_another_max_parallelism_is_refused(checkpoint: Path) -> None:
+    env = weir.Environment(parallelism=1, settings=weir.Settings(max_parallelism=64))
+    env.from_collection(ROWS, "key string, value long", uid="rows").write(Discard(), uid="one")
+    findings = check_upgrade(checkpoint, env.plan())
+    assert {finding.fate for finding in findings} == {Fate.REFUSED}
+    assert "max_parallelism was 128, the job has 64" in findings[0].reason

@@ -1,0 +1,65 @@
+"""`weir state` and `weir check`: what they show, and when they fail."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from tests.unit.api.test_upgrade import checkpoint as checkpoint  # the fixture
+from weir.service.cli import application
+
+NEW_JOB = """
+import weir
+from weir.connectors import Discard
+env = weir.Environment(parallelism=1)
+rows = env.from_collection([("a", 1)], "key string, value long", uid="rows")
+rows.key_by("key").agg(n=weir.count(), uid="agg").write(Discard(), uid="three")
+env.run("job")
+raise SystemExit("the job was started")
+"""
+
+
+def invoke(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(application(), [str(argument) for argument in arguments])
+    return result.exit_code, result.output
+
+
+def test_state_lists_every_state(checkpoint: Path) -> None:
+    code, output = invoke("state", checkpoint, "--json")
+    found = {(row["uid"], row["state"]): row for row in json.loads(output)}
+    assert code == 0
+    assert set(found) >= {("agg", "aggregate"), ("process", "kept"), ("batches", "state")}
+    assert found["process", "kept"]["schema"].startswith("key_group int")
+    code, output = invoke("state", checkpoint)
+    assert code == 0
+    assert "aggregate" in output
+
+
+def test_state_of_something_else_is_a_clear_error(tmp_path: Path) -> None:
+    code, output = invoke("state", tmp_path)
+    assert code == 1
+    assert "is no savepoint" in " ".join(output.split())
+
+
+def test_check_says_what_a_changed_job_would_lose_and_does_not_start_it(checkpoint: Path, tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(NEW_JOB)
+    code, output = invoke("check", checkpoint, script, "--json")
+    found = {(row["uid"], row["state"]): row["becomes"] for row in json.loads(output)}
+    assert code == 1
+    assert found["agg", "aggregate"] == "restored"
+    assert found["rows", "(position)"] == "restored"
+    assert found["process", "kept"] == "dropped"
+    code, output = invoke("check", checkpoint, script)
+    assert code == 1
+    assert "--allow-dropped-state" in output
+
+
+def test_check_of_a_script_without_a_job_says_so(checkpoint: Path, tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text("x = 1\n")
+    code, output = invoke("check", checkpoint, script)
+    assert code == 1
+    assert "without starting a job" in " ".join(output.split())
