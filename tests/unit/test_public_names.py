@@ -107,7 +107,7 @@ SIGNATURES = {
     "KeyedStream.reduce": f"(self, function: 'Callable[[Any, Any], Any]', *, {OPTIONS}) -> 'Stream'",
     "KeyedStream.process": (
         f"(self, function: 'ProcessFunction | Callable[[Any, Any], Any]', {SCHEMA}, *,"
-        f" state: 'Mapping[str, ValueState] | None' = None, {OPTIONS}) -> 'Stream'"
+        f" state: 'Mapping[str, StateDescriptor] | None' = None, {OPTIONS}) -> 'Stream'"
     ),
     "KeyedStream.process_batches": (
         f"(self, function: 'KeyedBatchFunction | Callable[[Any, Any], Any]', {SCHEMA}, *,"

@@ -21,6 +21,7 @@ from weir.operators.functions import ProcessFunction
 from weir.operators.keyed_batches import KeyedBatches, KeyedBatchFunction
 from weir.operators.process import ProcessRows
 from weir.operators.reduce import ReduceRows
+from weir.state.descriptor_base import StateDescriptor
 from weir.state.descriptors import ValueState
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class KeyedStream:
         function: ProcessFunction | Callable[[Any, Any], Any],
         schema: pa.Schema | str,
         *,
-        state: Mapping[str, ValueState] | None = None,
+        state: Mapping[str, StateDescriptor] | None = None,
         uid: str | None = None,
         name: str | None = None,
         parallelism: int | None = None,

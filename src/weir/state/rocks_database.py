@@ -26,8 +26,11 @@ from weir.errors import CorruptCheckpoint
 DATABASE = "database"
 """The live database's directory, below that of its state."""
 
-HELD_ENTRIES_MAX = 200_000
+HELD_ENTRIES_MAX = 65_536
 """Entries that are held back at most; then the stream waits for the flush."""
+
+CACHE_SHARE = 7 / 8
+"""Of the budget; the rest is for what the allocator cannot use again, and for open files."""
 
 SCAN_READAHEAD_BYTES = 2 << 20
 WRITE_BUFFER_BYTES_MAX = 64 << 20
@@ -45,8 +48,8 @@ FLUSH_PENDING = "rocksdb.num-immutable-mem-table"
 class Memory:
     """What the databases of one operator share: blocks that were read, and what was written and is not on disk."""
 
-    def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
+    def __init__(self, budget_bytes: int) -> None:
+        size_bytes = int(budget_bytes * CACHE_SHARE)
         self.cache = rocks.Cache(size_bytes)
         # Counted in the cache, so that both together stay within the budget.
         self.buffers = rocks.WriteBufferManager.new_write_buffer_manager_with_cache(size_bytes // 2, False, self.cache)

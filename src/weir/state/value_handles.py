@@ -105,6 +105,9 @@ class CellNested(CellValue):
     def get(self) -> Any:
         return self._copy(self.data[self._cursor.key])
 
+    def set(self, value: Any) -> None:
+        self._set_other(value)
+
 
 class CellRow:
     """The handle of a row state."""

@@ -15,13 +15,15 @@ from tests.unit.runtime.test_job import WITHIN_S, ObedientCluster, reach
 from weir.config import Checkpoints, FixedDelay, JobConfig, NoRestart, Restart, Settings
 from weir.errors import CheckpointError, JobError, PlanError
 from weir.graph.plan import Forward, Plan
+from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
 from weir.runtime import job as job_module
 from weir.runtime import layout
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.job import Job
 from weir.runtime.savepoints import Origin
 from weir.runtime.storage import MemoryStorage, open_storage
-from weir.snapshot.messages import DeployTask, ToTask
+from weir.snapshot.manifest import build, encode
+from weir.snapshot.messages import DeployTask, OperatorPart, ToTask
 
 Submit = Callable[..., Job]
 
@@ -284,6 +286,28 @@ def test_the_directory_of_a_checkpoint_and_its_root_are_told_apart_from_a_savepo
     assert (checkpoint.root, checkpoint.manifest_path) == ("s3://bucket/job?region=x", "chk-0000000012/manifest.json")
     savepoint = Origin("s3://bucket/mine/job-1")
     assert (savepoint.root, savepoint.manifest_path) == ("s3://bucket/mine/job-1", "manifest.json")
+
+
+def test_what_another_run_has_still_to_commit_is_none_of_the_business_of_one_that_starts_from_its_checkpoint() -> None:
+    storage, origin = MemoryStorage(1 << 20), Origin("memory/chk-0000000001")
+    parts = {
+        SubtaskId(VertexId(0), 0): (
+            OperatorPart(Uid("source"), {"pending": 3, "position": 4}),
+            OperatorPart(Uid("sink"), {"pending": [[1, {"parts": ["a"]}]]}),
+        )
+    }
+    manifest = build(
+        job="job",
+        checkpoint=CheckpointId(1),
+        attempt=AttemptId(1),
+        max_parallelism=8,
+        created_ms=0,
+        parts=parts,
+        parallelism={VertexId(0): 1},
+    )
+    storage.write(origin.manifest_path, encode(manifest))
+    found = {uid: operator.parts[0].inline for uid, operator in origin.read(storage).operators.items()}
+    assert found == {"source": {"pending": 3, "position": 4}, "sink": None}
 
 
 # --- Rescaling ------------------------------------------------------------------------------------------

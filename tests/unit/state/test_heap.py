@@ -15,12 +15,13 @@ import pytest
 
 from tests.states import table_of
 from weir.errors import PlanError, SchemaError
+from weir.schema import parse_type
 from weir.snapshot.messages import FileRef
 from weir.state.backend import declare
 from weir.state.descriptors import KeyedState, ListState, MapState, Ttl, ValueState
 from weir.state.heap import HeapBackend
 from weir.state.place import StatePlace
-from weir.state.values import NotOfType, copier, shown, to_array, to_list
+from weir.state.values import NotOfType, copier, normaliser, shown, to_array, to_list
 
 KEYS = pa.schema([("k", pa.int64())])
 ALL_GROUPS = {"max_parallelism": 128, "key_groups": range(128)}
@@ -215,3 +216,43 @@ def test_what_nobody_asks_for_again_leaves_memory_after_a_snapshot_has_found_it_
     backend.begin([2])
     held = backend._states["s"].layers.live
     assert list(held) == [2] and not held.below
+
+
+@pytest.mark.parametrize(
+    ("ddl", "value"),
+    [
+        ("struct<a:long,b:array<string>>", {"a": 1, "b": ["x", None]}),
+        ("struct<a:long,b:array<string>>", {"b": None, "a": None}),
+        ("array<struct<a:double>>", [{"a": 0.5}, None, {"a": None}]),
+        ("map<string,array<long>>", {"a": [1], "b": None}),
+        ("struct<a:long>", {"a": np.int64(3)}),
+        ("struct<a:double>", {"a": 1}),
+        ("struct<a:long>", {}),
+        ("struct<a:string>", {"a": "é"}),
+        ("array<long>", (1, 2)),
+    ],
+    ids=str,
+)
+def test_a_nested_value_is_normalised_as_arrow_would_whichever_way_is_taken(ddl: str, value: Any) -> None:
+    kind = parse_type(ddl)
+    found = normaliser(kind)(value)
+    assert found == to_list(to_array([value], kind))[0]
+    assert repr(sorted(found) if isinstance(found, dict) else found) == repr(
+        sorted(to_list(to_array([value], kind))[0]) if isinstance(found, dict) else to_list(to_array([value], kind))[0]
+    )
+    assert found is not value
+
+
+@pytest.mark.parametrize(
+    ("ddl", "value"),
+    [
+        ("struct<a:long>", {"a": 1.5}),
+        ("array<long>", [True]),
+        ("map<string,long>", {None: 1}),
+        ("array<long>", [2**63]),
+    ],
+    ids=str,
+)
+def test_a_nested_value_of_another_type_is_refused(ddl: str, value: Any) -> None:
+    with pytest.raises(NotOfType):
+        normaliser(parse_type(ddl))(value)

@@ -1,0 +1,70 @@
+"""Whole jobs with states of every kind, crashed at any turn: they count every row once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import polars as pl
+import pytest
+
+import weir
+from weir.testing import run_local
+
+COUNT = 300
+PARALLELISM = 3
+
+
+class Numbered:
+    """Numbers the rows of its subtask, and remembers the names of keys that were broadcast."""
+
+    seen = weir.OperatorListState("long", redistribute="split")
+    names = weir.BroadcastState("long", "string")
+
+    def __call__(self, row: Any) -> Any:
+        self.seen.add(row.id)
+        self.names.put(row.key, f"key {row.key}")
+        return row.id, row.key, len(self.seen.get()), len(self.names)
+
+
+class Everything(weir.ProcessFunction):
+    all = weir.ListState("long")
+    by_digit = weir.MapState("long", "long", default=0)
+    greatest = weir.ReducingState("long", max)
+    objects = weir.ValueState(weir.Pickled(), default=frozenset(), ttl=weir.Ttl("1d"))
+    total = weir.AggregatingState("long", create=int, add=lambda so_far, value: so_far + value)
+
+    def process(self, row: Any, context: Any) -> Any:
+        self.all.add(row.id)
+        self.by_digit[row.id % 10] += 1
+        self.greatest.add(row.id)
+        self.objects.set(self.objects.get() | {row.id})
+        self.total.add(row.id)
+        facts = (sum(self.by_digit.values()), len(self.objects.get()), len(set(self.all.get())))
+        yield row.key, len(self.all.get()), *facts, self.greatest.get(), self.total.get()
+
+
+def job() -> weir.Environment:
+    env = weir.Environment(parallelism=PARALLELISM, settings=weir.Settings(channel_batches_max=1))
+    rows = env.from_collection([(n, n % 7) for n in range(COUNT)], "id long, key long", uid="rows").rebalance()
+    rows.map(Numbered(), "id long, key long, number long, names long", uid="numbered").print(uid="numbers")
+    keyed = "key long, n long, digits long, objects long, distinct long, greatest long, total long"
+    rows.key_by("key").process(Everything(), keyed, uid="everything").print(uid="facts")
+    return env
+
+
+@pytest.mark.parametrize("turn", [3, 5, 9, 13, 18, 25, 30])
+def test_a_crash_at_any_turn_changes_nothing(turn: int) -> None:
+    result = run_local(job(), crash_at=[turn, turn + 3], checkpoint_every=3, seed=turn)
+    assert result.restarts == 2
+    numbers = pl.DataFrame(result["numbers"])
+    assert sorted(numbers["id"].to_list()) == list(range(COUNT))
+    # Each subtask has numbered its rows from one on, without a gap.
+    counts = Counter(numbers["number"].to_list())
+    assert sorted(counts) == list(range(1, max(counts) + 1)) and counts[1] <= PARALLELISM
+    assert all(counts[n] >= counts[n + 1] for n in counts)
+    facts = pl.DataFrame(result["facts"])
+    assert facts.filter(pl.any_horizontal(pl.col("digits", "objects", "distinct") != pl.col("n"))).is_empty()
+    last = facts.sort("n").group_by("key").last().sort("key").select("key", "n", "greatest", "total").rows()
+    expected = {key: [n for n in range(COUNT) if n % 7 == key] for key in range(7)}
+    assert last == [(key, len(ids), max(ids), sum(ids)) for key, ids in expected.items()]
