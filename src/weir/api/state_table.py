@@ -74,6 +74,17 @@ def read(spark: SparkSession, checkpoint: str | os.PathLike[str], *, uid: str, s
     return spark.range(count, numPartitions=count).mapInArrow(tables, from_arrow_schema(schema))
 
 
+def state_tables(checkpoint: str | os.PathLike[str], *, uid: str, state: str | None = None) -> Iterator[pa.Table]:
+    """The same in this process, as Arrow tables in the form of state files."""
+    origin = origin_at(os.fspath(checkpoint))
+    storage = origin.open()
+    manifest = origin.read(storage)
+    operator = _operator(manifest, uid, origin.location)
+    chosen, files = _state(operator, uid, state), CheckpointFiles(storage)
+    for index in range(len(operator.parts)):
+        yield from _part_tables(operator, index, chosen, files=files, max_parallelism=manifest.max_parallelism)
+
+
 def describe(checkpoint: str | os.PathLike[str]) -> list[StateSummary]:
     """Every state that a checkpoint or savepoint holds. Reads the state to count its rows."""
     origin = origin_at(os.fspath(checkpoint))

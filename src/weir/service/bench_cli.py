@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weir.service.bench_state_cli import state_application
 from weir.service.failures import FAILED, error_console, readable_errors
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def bench_application() -> typer.Typer:
     app.command("recovery")(bench_recovery)
     app.command("checkpoint-cost")(bench_checkpoint_cost)
     app.command("soak")(bench_soak)
+    app.add_typer(state_application(), name="state")
     return app
 
 

@@ -50,6 +50,9 @@ FILES_MAX = 64
 WHOLE_ROWS_MIN = 65_536
 """A state so small is written anew rather than in many files."""
 
+WHOLE_RATIO = 1.5
+"""Rows in the files of a state, for each of its keys, before it is written anew."""
+
 UNCONFIRMED_MAX = 8
 """Snapshots without an answer whose changes are told apart; those of older ones are put together."""
 
@@ -128,7 +131,7 @@ class SlotHistory:
             return None
         changed = np.unique(np.concatenate([slots for _, slots in self._unconfirmed]))
         rows = base.detail["rows"] + len(changed)
-        if len(changed) and (len(base.files) >= FILES_MAX or rows > max(2 * count, WHOLE_ROWS_MIN)):
+        if len(changed) and (len(base.files) >= FILES_MAX or rows > max(WHOLE_RATIO * count, WHOLE_ROWS_MIN)):
             return None
         return base, changed
 

@@ -1,0 +1,217 @@
+"""The state benchmarks: updates, pause, incremental, restore, rescale.
+
+Comes in: keys and a backend. Goes out: one report each, after the state in a checkpoint
+was compared with what the rows before it must come to.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from weir.service.bench.epochs import read_epochs
+from weir.service.bench.harness import Report, kill_a_worker
+from weir.service.bench.state_job import SIGNAL_ROWS, StateJob, StateOptions, state_job
+
+BASELINE_S = 10.0
+Times = npt.NDArray[np.int64]
+
+
+def run_updates(options: StateOptions, *, seconds: float) -> Report:
+    """Row-wise updates of random keys, and how much memory the workers take."""
+    with state_job(options, "state-updates") as job:
+        job.fill()
+        started_rows, started_s, most = job.rows, time.monotonic(), 0
+        while (elapsed_s := time.monotonic() - started_s) < seconds:
+            job.handle.wait(0.5)
+            most = max(most, *map(_resident_bytes, job.handle.process_ids))
+        updates = job.rows - started_rows
+        record = job.checkpoint()
+        wrong = job.wrong_entries(record)
+        return _report(
+            "state-updates",
+            job,
+            seconds=elapsed_s,
+            events=updates,
+            verified=wrong == 0,
+            wrong_entries=wrong,
+            worker_rss_max_mb=round(most / 1e6),
+            checkpoint_s=round(record.duration_ms / 1e3, 2),
+            checkpoint_mb=round(record.size_bytes / 1e6),
+        )
+
+
+def run_pause(options: StateOptions) -> Report:
+    """How long a checkpoint of much state holds the stream, and what it costs while it is written."""
+    with state_job(options, "state-pause") as job:
+        job.fill()
+        job.checkpoint()  # The first one also warms everything up.
+        baseline_s = time.monotonic()
+        job.handle.wait(BASELINE_S)
+        record = job.checkpoint()
+        last = job.checkpoint()
+        wrong = job.wrong_entries(last)
+        times = _times(job.directory)
+        began_s, ended_s = record.triggered_ms / 1e3, (record.triggered_ms + record.duration_ms) / 1e3
+        before, during = _rate(times, baseline_s, began_s), _rate(times, began_s, ended_s)
+        return _report(
+            "state-pause",
+            job,
+            seconds=ended_s - baseline_s,
+            events=round(before * (began_s - baseline_s) + during * (ended_s - began_s)),
+            verified=wrong == 0,
+            wrong_entries=wrong,
+            checkpoint_mb=round(record.size_bytes / 1e6),
+            checkpoint_s=round(record.duration_ms / 1e3, 2),
+            gap_max_ms=round(_largest_gap_ms(times, began_s, ended_s), 1),
+            gap_max_before_ms=round(_largest_gap_ms(times, baseline_s, began_s), 1),
+            events_per_s_before=round(before),
+            events_per_s_during=round(during),
+            ratio=round(during / before, 3) if before else 0.0,
+        )
+
+
+def run_incremental(options: StateOptions, *, share: float) -> Report:
+    """What a checkpoint uploads after a share of the keys has changed, of what a whole one does."""
+    with state_job(replace(options, hot_share=share), "state-incremental") as job:
+        job.fill()
+        # Whatever was under way when the last key came in is in the first; the second begins from rest.
+        whole_bytes = _uploaded(job, job.checkpoint)
+        settled = job.checkpoint()
+        job.wait_for_rows(job.rows + round(3 * share * options.keys))
+        changed_bytes = _uploaded(job, job.checkpoint)
+        last = job.handle.checkpoints()[-1]
+        wrong = job.wrong_entries(last)
+        return _report(
+            "state-incremental",
+            job,
+            seconds=last.duration_ms / 1e3,
+            events=0,
+            verified=wrong == 0,
+            wrong_entries=wrong,
+            share_changed=share,
+            whole_mb=round(whole_bytes / 1e6, 1),
+            state_mb=round(settled.size_bytes / 1e6, 1),
+            changed_mb=round(changed_bytes / 1e6, 2),
+            ratio=round(changed_bytes / settled.size_bytes, 4),
+        )
+
+
+def run_restore(options: StateOptions) -> Report:
+    """How long a restart takes with much state, when the host has a copy of it."""
+    with state_job(replace(options, local_recovery=True), "state-restore") as job:
+        job.fill()
+        record = job.checkpoint()
+        ran: list[tuple[float, Any]] = []
+        job.handle.listen(lambda notice: ran.append((time.monotonic(), notice)))
+        _, killed_s = kill_a_worker(job.handle, 0)
+        while not any(notice.kind == "attempt_running" for _, notice in ran):
+            job.handle.wait(0.02)
+        running_s = next(at for at, notice in ran if notice.kind == "attempt_running")
+        last = job.checkpoint()
+        wrong = job.wrong_entries(last)
+        return _report(
+            "state-restore",
+            job,
+            seconds=running_s - killed_s,
+            events=0,
+            verified=wrong == 0,
+            wrong_entries=wrong,
+            state_mb=round(record.size_bytes / 1e6),
+            kill_to_running_s=round(running_s - killed_s, 2),
+        )
+
+
+def run_rescale(options: StateOptions, *, steps: tuple[int, ...] = (4, 3)) -> Report:
+    """Rescale a running job in place; afterwards no update is lost and none counted twice."""
+    with state_job(options, "state-rescale") as job:
+        job.fill()
+        taken_s = []
+        for parallelism in steps:
+            started_s = time.monotonic()
+            job.handle.rescale(parallelism)
+            job.wait_for_rows(1)
+            taken_s.append(round(time.monotonic() - started_s, 2))
+        last = job.checkpoint()
+        wrong = job.wrong_entries(last)
+        return _report(
+            "state-rescale",
+            job,
+            seconds=sum(taken_s),
+            events=0,
+            verified=wrong == 0,
+            wrong_entries=wrong,
+            steps=list(steps),
+            rescale_s=taken_s,
+        )
+
+
+def _uploaded(job: StateJob, act: Callable[[], Any]) -> int:
+    """Bytes that a checkpoint has added to storage."""
+    before = _stored_files(job)
+    act()
+    return sum(size for path, size in _stored_files(job).items() if path not in before)
+
+
+def _stored_files(job: StateJob) -> dict[Path, int]:
+    found = {}
+    for path in job.checkpoints_to.rglob("*"):
+        with suppress(FileNotFoundError):
+            if path.is_file():
+                found[path] = path.stat().st_size
+    return found
+
+
+def _report(workload: str, job: StateJob, *, seconds: float, events: int, verified: bool, **more: Any) -> Report:
+    return Report(
+        workload=workload,
+        events=events,
+        seconds=round(seconds, 3),
+        events_per_s=round(events / seconds) if seconds else 0,
+        checkpoints=len(job.handle.checkpoints()),
+        verified=verified,
+        parallelism=job.options.parallelism,
+        more={
+            "keys": job.options.keys,
+            "kind": job.options.kind,
+            "backend": type(job.options.backend).__name__.lower(),
+            **more,
+        },
+    )
+
+
+def _resident_bytes(process: int) -> int:
+    listing = subprocess.run(["ps", "-o", "rss=", "-p", str(process)], capture_output=True, text=True, check=False)
+    return int(listing.stdout or 0) * 1024
+
+
+def _times(directory: Path) -> dict[int, Times]:
+    """When signals came, and how many at once, by subtask."""
+    found: dict[int, list[Times]] = {}
+    for epoch in read_epochs(directory / "epochs"):
+        found.setdefault(epoch.subtask, []).append(epoch.arrays["times"])
+    return {subtask: np.concatenate(parts) for subtask, parts in found.items()}
+
+
+def _rate(times: dict[int, Times], start_s: float, end_s: float) -> float:
+    signals = sum(
+        int(rows[(at >= start_s * 1e9) & (at < end_s * 1e9)].sum()) for at, rows in (t.T for t in times.values())
+    )
+    return signals * SIGNAL_ROWS / (end_s - start_s) if end_s > start_s else 0.0
+
+
+def _largest_gap_ms(times: dict[int, Times], start_s: float, end_s: float) -> float:
+    gaps = [0.0]
+    for at, _ in (t.T for t in times.values()):
+        within = at[(at >= start_s * 1e9) & (at < end_s * 1e9)]
+        if len(within) > 1:
+            gaps.append(float(np.diff(within).max()) / 1e6)
+    return max(gaps)
