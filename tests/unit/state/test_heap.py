@@ -267,7 +267,7 @@ def test_a_nested_value_of_another_type_is_refused(ddl: str, value: Any) -> None
         (ListState("long", ttl=Ttl("1h")), lambda handle, number: handle.add(number)),
         (MapState("long", "long"), lambda handle, number: handle.put(number, number)),
     ],
-    ids=str,
+    ids=lambda case: type(case).__name__,
 )
 def test_the_cycle_collector_does_not_walk_through_state(state: KeyedState, put: Callable[[Any, int], None]) -> None:
     backend, again = HeapBackend(KEYS, **ALL_GROUPS), HeapBackend(KEYS, **ALL_GROUPS)
