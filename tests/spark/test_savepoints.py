@@ -68,7 +68,15 @@ def submit(embedded: Any, tmp_path: Path) -> Iterator[Submit]:
     """`submit(build, place)` starts a job with its checkpoints and its output below `tmp_path`/place."""
     jobs: list[Any] = []
 
-    def start(build: Build, place: str = "job", *, name: str = "saved", parallelism: int = 2, **options: Any) -> Any:
+    def start(
+        build: Build,
+        place: str = "job",
+        *,
+        name: str = "saved",
+        parallelism: int = 2,
+        backend: str = "heap",
+        **options: Any,
+    ) -> Any:
         directory = tmp_path / place
         directory.mkdir(exist_ok=True)
         environment = weir.Environment(
@@ -76,6 +84,7 @@ def submit(embedded: Any, tmp_path: Path) -> Iterator[Submit]:
             parallelism=parallelism,
             checkpoints=weir.Checkpoints(every="100ms", to=str(directory / "checkpoints")),
             settings=slow_settings(),
+            backend=backend,  # type: ignore[arg-type]
         )
         build(environment, directory)
         jobs.append(environment.submit(name, **options))
@@ -165,6 +174,41 @@ def test_a_job_is_rescaled_in_place_and_every_row_counts_once(submit: Submit, tm
     finish(job, directory)
     check_plain(directory / "plain", ROWS)
     check_counts(directory / "counts", ROWS)
+
+
+def process_job(environment: weir.Environment, directory: Path) -> None:
+    """Counts and sums by key in a function's own state of several kinds."""
+
+    def count(row: Any, state: Any) -> tuple[int, int, int]:
+        state.count.value += 1
+        state.by_rest[row.n % 3] = state.by_rest.get(row.n % 3, 0) + row.n
+        return row.key, state.count.value, sum(state.by_rest.values())
+
+    states = {"count": weir.ValueState("long", default=0), "by_rest": weir.MapState("long", "long")}
+    counted = (
+        numbers(environment, directory, ROWS)
+        .key_by("key")
+        .process(count, "key long, count long, total long", state=states, uid="by-key")
+    )
+    counted.write(io.FileSink(directory / "counts", "jsonl"), uid="counts")
+
+
+def test_state_moves_from_heap_to_rocksdb_and_back_by_savepoints_at_other_parallelisms(
+    submit: Submit, tmp_path: Path
+) -> None:
+    path: str | None = None
+    for place, backend, parallelism in (("1", "heap", 2), ("2", "rocksdb", 3)):
+        job = submit(process_job, place, backend=backend, parallelism=parallelism, from_savepoint=path)
+        await_output(tmp_path / place)
+        path = job.stop(str(tmp_path / "mine"), timeout=PATIENCE_S)
+    finish(submit(process_job, "3", backend="heap", parallelism=1, from_savepoint=path), tmp_path / "3")
+    seen: dict[int, list[int]] = {key: [] for key in range(KEYS)}
+    for row in (row for place in "123" for row in committed_rows(tmp_path / place / "counts")):
+        seen[row["key"]].append(row["count"])
+    for key, counts in seen.items():
+        assert sorted(counts) == list(range(1, len(range(key, ROWS, KEYS)) + 1)), f"key {key}: lost or repeated"
+    newest = {row["key"]: row["total"] for row in committed_rows(tmp_path / "3" / "counts")}
+    assert newest == {key: sum(range(key, ROWS, KEYS)) for key in range(KEYS)}
 
 
 # --- From the command line --------------------------------------------------------------------------------

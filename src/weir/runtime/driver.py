@@ -21,8 +21,7 @@ from weir.runtime.checkpoint_store import CheckpointStore, Claim
 from weir.runtime.compatibility import check_compatible
 from weir.runtime.phases import Notice, Outcome, Phase, Rescaling, Verdict
 from weir.runtime.ports import Background, Clock, Cluster
-from weir.runtime.savepoints import discard_savepoint, origin_at, publish_savepoint
-from weir.runtime.storage import open_storage
+from weir.runtime.savepoints import SavepointDesk, origin_at
 from weir.snapshot import messages as m
 from weir.snapshot.coordinator import Coordinator, CoordinatorSettings
 from weir.snapshot.manifest import Kind, Manifest, build
@@ -65,6 +64,7 @@ class Driver:
         self._user_failures = 0
         self._origin = None if config.from_savepoint is None else origin_at(config.from_savepoint)
         self._rescaling: Rescaling | None = None
+        self._savepoints = SavepointDesk(background, retries_max=config.settings.storage_retries_max)
         self._metrics: dict[TaskIndex, m.Json] = {}
         self.restarts = 0
         self.phase: Phase = phases.Created()
@@ -380,6 +380,7 @@ class Driver:
         elif isinstance(effect, m.SendCompleted):
             self._user_failures = 0
             self._broadcast(m.CheckpointCompleted(attempt, effect.checkpoint))
+            self._savepoints.sweep()
             self._say("checkpoint_completed", id=effect.checkpoint)
         elif isinstance(effect, m.RetireCheckpoints):
             self._background.run(lambda: self._store.retire(effect.oldest_kept), _ignore)
@@ -429,15 +430,12 @@ class Driver:
 
     def _save(self, attempt: AttemptId, effect: m.PublishSavepoint) -> None:
         manifest = self._manifest(attempt, effect, "savepoint")
-        place, retries_max = str(effect.request.savepoint), self._config.settings.storage_retries_max
-        self._background.run(
-            lambda: publish_savepoint(open_storage(place), manifest, retries_max=retries_max),
-            lambda result: self._saved(effect.request, manifest, result),
-        )
+        place = str(effect.request.savepoint)
+        self._savepoints.publish(place, manifest, lambda result: self._saved(effect.request, manifest, result))
 
     def _saved(self, request: m.CheckpointRequested, manifest: Manifest, result: BaseException | None) -> None:
         if not isinstance(self.phase, phases.Running) or manifest.attempt != self.attempt:
-            self._discard(request)  # Who asked was told that it failed, with the attempt.
+            self._savepoints.discard(str(request.savepoint))  # Who asked was told that it failed, with the attempt.
         elif result is None:
             self._say("savepoint_completed", request=request.name, id=manifest.checkpoint, savepoint=request.savepoint)
             self._coordinate(m.SavepointPublished(manifest.checkpoint))
@@ -448,12 +446,9 @@ class Driver:
     def _request_failed(self, request: m.CheckpointRequested, reason: str) -> None:
         if self._rescaling is not None and self._rescaling.name == request.name:
             self._rescaling = None
-        self._discard(request)
+        if request.savepoint is not None:
+            self._savepoints.discard(request.savepoint)
         self._say("request_failed", request=request.name, reason=reason)
-
-    def _discard(self, request: m.CheckpointRequested) -> None:
-        if (place := request.savepoint) is not None:
-            self._background.run(lambda: discard_savepoint(open_storage(place)), _ignore)
 
     def _leave(self, request: m.CheckpointRequested) -> None:
         rescaling = self._rescaling

@@ -21,7 +21,7 @@ import pyarrow as pa
 from weir.errors import CheckpointError, CorruptCheckpoint, StorageFull, StorageUnavailable
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid
 from weir.runtime import layout
-from weir.runtime.ports import Storage
+from weir.runtime.ports import Background, Storage
 from weir.runtime.storage import absolute_location, location_below, open_storage, scheme_of
 from weir.snapshot.manifest import Manifest, PartOf, checksum, decode, encode
 from weir.snapshot.messages import FileRef, Json
@@ -85,12 +85,45 @@ def publish_savepoint(storage: Storage, manifest: Manifest, *, retries_max: int)
     raise StorageUnavailable(f"its manifest could not be written in {retries_max + 1} tries")
 
 
+class SavepointDesk:
+    """Publishes a job's savepoints, and removes those that failed, behind its driver's back."""
+
+    def __init__(self, background: Background, *, retries_max: int) -> None:
+        self._background = background
+        self._retries_max = retries_max
+        self._failed: list[str] = []
+
+    def publish(self, place: str, manifest: Manifest, done: Callable[[BaseException | None], None]) -> None:
+        """Make the savepoint exist; `done` hears what became of it."""
+        self._background.run(
+            lambda: publish_savepoint(open_storage(place), manifest, retries_max=self._retries_max), done
+        )
+
+    def discard(self, place: str) -> None:
+        """Nothing comes of this one. Tasks may still write to it for a while, hence `sweep`."""
+        self._failed.append(place)
+        self._remove(place)
+
+    def sweep(self) -> None:
+        """Every task has answered a newer checkpoint: now nobody writes to what failed any more."""
+        failed, self._failed = self._failed, []
+        for place in failed:
+            self._remove(place)
+
+    def _remove(self, place: str) -> None:
+        self._background.run(lambda: discard_savepoint(open_storage(place)), _best_effort)
+
+
 def discard_savepoint(storage: Storage) -> None:
     """Remove what was written of a savepoint that failed. The manifest first: half of one is none."""
     storage.delete(layout.MANIFEST)
     for name in storage.list(""):
         storage.delete(name)
     storage.delete("")
+
+
+def _best_effort(result: object) -> None:
+    """Files without a manifest are no savepoint: what could not be removed misleads nobody."""
 
 
 def _is_there(storage: Storage, data: bytes) -> bool:

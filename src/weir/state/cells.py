@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any
 
 from weir.state.backend import Key
+from weir.state.untracked import untrack
 
 NOTHING: Any = object()
 """Where a key has no value."""
@@ -58,6 +59,7 @@ class Cells(dict[Key, Any]):
             held = self[key]
             if held is not None:
                 self[key] = held = held.copy()
+                untrack(held)
         return held
 
     def forget(self, key: Key) -> None:
@@ -103,6 +105,7 @@ class Layers:
 
     def __init__(self, default: Any, attach: Callable[[Cells], None]) -> None:
         self.live = Cells(default)
+        untrack(self.live)
         self._attach = attach
         self._frozen: list[Cells] = []
         """The oldest first."""
@@ -125,13 +128,17 @@ class Layers:
 
     def tidy(self, keys_count: int, drop_expired: Callable[[Key], None]) -> None:
         """Merge some entries back and drop some that have expired; called with each batch of `keys_count` rows."""
+        # Since the last time, containers may have been put in.
+        untrack(self.live)
         if not (self._frozen or self._expired):
             return
         budget = MERGE_ENTRIES_LEAST + MERGE_ENTRIES_PER_KEY * keys_count
         for _ in range(min(budget, len(self._expired))):
             drop_expired(self._expired.popleft())
         while budget > 0 and len(self._frozen) > self._pinned:
+            below = self._frozen[-1]
             budget -= self._merge(budget)
+            untrack(below)
 
     @property
     def _pinned(self) -> int:
@@ -164,6 +171,7 @@ class Layers:
         return count
 
     def _put_on_top(self, live: Cells) -> None:
+        untrack(live)
         live.below = tuple(reversed(self._frozen))
         self.live = live
         self._attach(live)

@@ -14,6 +14,7 @@ from typing import Any
 from weir.state.backend import KeyCursor
 from weir.state.descriptors import BroadcastState, ListState, MapState, OperatorListState
 from weir.state.handles import UNSET
+from weir.state.untracked import untrack
 from weir.state.value_forms import Refusals, ValueForm, key_form, list_holds, map_holds
 from weir.state.value_handles import CellData
 from weir.state.values import NotOfType
@@ -88,6 +89,7 @@ class CellList:
         return self.data.own(self._cursor.key)  # type: ignore[no-any-return]
 
     def _write(self, held: list[Any]) -> None:
+        untrack(held)
         self.data[self._cursor.key] = held
 
 
@@ -121,7 +123,7 @@ class TimedCellList(CellList):
         return own  # type: ignore[no-any-return]
 
     def _write(self, held: list[Any]) -> None:
-        self.data[self._cursor.key] = TimedList(held, self._now_ms())
+        super()._write(TimedList(held, self._now_ms()))
 
 
 class CellMap:

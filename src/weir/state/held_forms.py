@@ -19,6 +19,7 @@ from weir.state.backend import Key
 from weir.state.cells import Cells
 from weir.state.container_handles import TimedList
 from weir.state.tables import Shape
+from weir.state.untracked import untrack
 from weir.state.value_forms import key_form
 from weir.state.values import to_list
 
@@ -118,7 +119,12 @@ class _Lists(HeldForm):
         return Expanded([list(held)])
 
     def restore(self, cells: Cells, keys: Sequence[Key], columns: Sequence[pa.Array]) -> None:
-        cells.update(zip(keys, to_list(columns[0])))
+        self._put(cells, keys, to_list(columns[0]))
+
+    def _put(self, cells: Cells, keys: Sequence[Key], lists: list[Any]) -> None:
+        for values in lists:
+            untrack(values)
+        cells.update(zip(keys, lists))
 
 
 class _TimedLists(_Lists):
@@ -132,7 +138,7 @@ class _TimedLists(_Lists):
         return Expanded(columns, *_left(alive, len(held)))
 
     def restore(self, cells: Cells, keys: Sequence[Key], columns: Sequence[pa.Array]) -> None:
-        cells.update(zip(keys, map(TimedList, to_list(columns[0]), to_list(columns[1]))))
+        self._put(cells, keys, list(map(TimedList, to_list(columns[0]), to_list(columns[1]))))
 
     def unexpired(self, held: Any, now_ms: int) -> Any:
         return held if held.touched_ms + self._after_ms > now_ms else None

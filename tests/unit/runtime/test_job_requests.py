@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.sim.ports import SimBackground
 from tests.unit.runtime.driving import two_tasks
-from tests.unit.runtime.fakes import Pass, Script, Shelf, operator, plan_of
+from tests.unit.runtime.fakes import Pass, Script, Shelf, operator, plan_of, run_all
 from tests.unit.runtime.test_job import WITHIN_S, ObedientCluster, reach
 from weir.config import Checkpoints, FixedDelay, JobConfig, NoRestart, Restart, Settings
 from weir.errors import CheckpointError, JobError, PlanError
@@ -20,7 +21,7 @@ from weir.runtime import job as job_module
 from weir.runtime import layout
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.job import Job
-from weir.runtime.savepoints import Origin
+from weir.runtime.savepoints import Origin, SavepointDesk
 from weir.runtime.storage import MemoryStorage, open_storage
 from weir.snapshot.manifest import build, encode
 from weir.snapshot.messages import DeployTask, OperatorPart, ToTask
@@ -390,3 +391,19 @@ def _raised(act: Callable[[], object]) -> BaseException:
     except BaseException as error:
         return error
     raise AssertionError("nothing was raised")
+
+
+def test_what_a_slow_task_still_writes_to_a_savepoint_that_failed_goes_with_the_next_sweep(tmp_path: Path) -> None:
+    background = SimBackground()
+    desk, place = SavepointDesk(background, retries_max=1), tmp_path / "mine"
+    place.mkdir()
+    desk.discard(str(place))
+    run_all(background)
+    assert not place.exists()
+    place.mkdir()
+    (place / "late").touch()
+    desk.sweep()
+    run_all(background)
+    assert not place.exists()
+    desk.sweep()
+    assert not background.waiting, "once is enough"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import gc
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tests.states import table_of
+from tests.states import as_restored, table_of
 from weir.errors import PlanError, SchemaError
 from weir.schema import parse_type
 from weir.snapshot.messages import FileRef
@@ -256,3 +257,36 @@ def test_a_nested_value_is_normalised_as_arrow_would_whichever_way_is_taken(ddl:
 def test_a_nested_value_of_another_type_is_refused(ddl: str, value: Any) -> None:
     with pytest.raises(NotOfType):
         normaliser(parse_type(ddl))(value)
+
+
+@pytest.mark.parametrize(
+    ("state", "put"),
+    [
+        (ValueState("long"), lambda handle, number: handle.set(number)),
+        (ListState("long"), lambda handle, number: handle.add(number)),
+        (ListState("long", ttl=Ttl("1h")), lambda handle, number: handle.add(number)),
+        (MapState("long", "long"), lambda handle, number: handle.put(number, number)),
+    ],
+    ids=lambda case: type(case).__name__,
+)
+def test_the_cycle_collector_does_not_walk_through_state(state: KeyedState, put: Callable[[Any, int], None]) -> None:
+    backend, again = HeapBackend(KEYS, **ALL_GROUPS), HeapBackend(KEYS, **ALL_GROUPS)
+    handle = declare(backend, state.named("s"))
+    declare(again, state.named("s"))
+
+    def change(count: int) -> None:
+        backend.begin(range(count))
+        for backend.cursor.key in range(count):
+            put(handle, backend.cursor.key)
+        backend.end()
+
+    change(100)
+    frozen = backend.freeze()["s"]
+    change(50)
+    again.restore(as_restored({"s": [table_of(frozen)]}))
+    frozen.released()
+    for one in (backend, again):
+        one.begin([])
+        live = one._states["s"].layers.live
+        assert len(live) == 100 and not live.below
+        assert not gc.is_tracked(live) and not any(map(gc.is_tracked, live.values()))
