@@ -39,6 +39,9 @@ BLOCK_BYTES = 4 << 10
 BLOOM_BITS = 10
 MEMTABLE_BLOOM_RATIO = 0.02
 FILE_BYTES = 64 << 20
+SORTED_RUNS_MAX = 8
+"""From so many on the newest are merged: fewer would speed up reads, but more would be uploaded again."""
+
 BACKGROUND_JOBS = 2
 POLL_SECONDS = 0.001
 READ_ONLY_FILES_MAX = 64
@@ -77,6 +80,7 @@ class Memory:
         options.set_compression_type(rocks.DBCompressionType.none())
         # Keys come in no order, so that with levels each change is rewritten ten times, and uploaded as often.
         options.set_compaction_style(rocks.DBCompactionStyle.universal())
+        options.set_level_zero_file_num_compaction_trigger(SORTED_RUNS_MAX)
         options.set_target_file_size_base(FILE_BYTES)
         options.set_max_background_jobs(BACKGROUND_JOBS)
         options.set_max_log_file_size(1 << 20)
