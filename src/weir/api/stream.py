@@ -22,7 +22,8 @@ from weir.connectors.console import Stdout
 from weir.errors import PlanError
 from weir.graph.plan import Broadcast, Rebalance
 from weir.operators.base import OperatorSpec
-from weir.operators.batches import BatchKind, MapBatches
+from weir.operators.batch_results import BatchKind
+from weir.operators.batches import MapBatches
 from weir.operators.expressions import Filter, Select, WithColumns
 from weir.operators.rows import FilterRows, FlatMapRows, MapRows
 from weir.operators.sink import Sink
