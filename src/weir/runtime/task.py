@@ -22,6 +22,7 @@ from weir.runtime.control import ControlClient, RemoteStorage
 from weir.runtime.exchange import TaskTransport
 from weir.runtime.local_copies import LocalCopies
 from weir.runtime.local_directory import TaskDirectory, run_directory
+from weir.runtime.memory import Allocator
 from weir.runtime.ports import Storage
 from weir.runtime.savepoints import Origin
 from weir.runtime.storage import open_storage
@@ -59,6 +60,7 @@ class _Task:
         self._task = task
         self._mailbox = Mailbox()
         self._clock = SystemClock()
+        self._allocator = Allocator()
         self._orders: list[ToTask] = []
         self._lost: str | None = None
         self._worker: Worker | None = None
@@ -152,6 +154,7 @@ class _Task:
             if now_ms >= beat_ms:
                 beat_ms = now_ms + heartbeat_ms
                 worker.heartbeat()
+                self._allocator.tidy(now_ms)
             if not progressed and not orders:
                 self._nap(worker, now_ms, beat_ms)
         worker.heartbeat()
