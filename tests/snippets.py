@@ -2,6 +2,8 @@
 
     ```python             runs; snippets below one `##` heading share their names, from top to bottom
     ```python fragment    is only compiled: it names what a reader has and a test does not
+    ```python file NAME   is saved under that name, for a command below it
+    ```console            `$ weir …` commands, each run in this process, and below each what it prints
     ```text               right behind a snippet: what that snippet prints (`...` stands for anything)
 
 A section that starts a job needs Spark (tests/spark/test_docs.py); all others do not (tests/unit/test_docs.py).
@@ -13,10 +15,13 @@ import contextlib
 import doctest
 import io
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -30,23 +35,27 @@ from weir import connectors as io
 """
 """What the pages say that their snippets leave out."""
 
-STARTS_A_JOB = re.compile(r"\.(run|submit|collect|to_dataframe)\(|from_dataframe\(|\.spark\b|SparkSession")
+STARTS_A_JOB = re.compile(r"\$ weir run|\.(run|submit|collect|to_dataframe)\(|from_dataframe\(|\.spark\b|SparkSession")
 _FENCE = re.compile(r"^```(?P<info>[^`]*)$")
 
 
 @dataclass
 class Snippet:
-    """One fenced block of Python; `line` is that of its first line of code."""
+    """One fenced block of Python, or of commands; `line` is that of its first line."""
 
     page: str
     line: int
     code: str
     fragment: bool = False
+    file: str | None = None
+    """The name that it is saved under; then it does not run by itself."""
+    commands: bool = False
     prints: str | None = None
 
     def compiled(self) -> Any:
         # Empty lines before it: a traceback then shows the page and the line in it.
-        return compile("\n" * (self.line - 1) + self.code, self.page, "exec")
+        code = "" if self.commands else self.code
+        return compile("\n" * (self.line - 1) + code, self.page, "exec")
 
 
 @dataclass
@@ -66,7 +75,7 @@ class Section:
 
     @property
     def needs_spark(self) -> bool:
-        return any(STARTS_A_JOB.search(snippet.code) for snippet in self.running)
+        return any(STARTS_A_JOB.search(snippet.code) for snippet in self.running if snippet.file is None)
 
 
 def sections(page: Path) -> list[Section]:
@@ -80,8 +89,12 @@ def sections(page: Path) -> list[Section]:
                 found.append(Section(name, text.removeprefix("## ")))
             last = last if not text.strip() else None
         elif info.split()[:1] == ["python"]:
-            last = Snippet(name, line, text, fragment=info.split()[1:] == ["fragment"])
+            file = info.split()[2] if info.split()[1:2] == ["file"] else None
+            last = Snippet(name, line, text, fragment=info.split()[1:] == ["fragment"], file=file)
             found[-1].snippets.append(last)
+        elif info == "console":
+            found[-1].snippets.append(Snippet(name, line, text, commands=True))
+            last = None
         else:
             if info == "text" and last is not None:
                 last.prints = text
@@ -112,6 +125,12 @@ def run_section(section: Section) -> None:
     exec(PRELUDE, names)
     try:
         for snippet in section.running:
+            if snippet.file is not None:
+                Path(snippet.file).write_text(snippet.code, encoding="utf-8")
+                continue
+            if snippet.commands:
+                _run_commands(snippet)
+                continue
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
                 exec(snippet.compiled(), names)
@@ -120,6 +139,18 @@ def run_section(section: Section) -> None:
     finally:
         for job in [value for value in names.values() if hasattr(value, "trigger_checkpoint")]:
             job.cancel()  # does nothing to a job that has ended; one that runs on would keep its slots
+
+
+def _run_commands(snippet: Snippet) -> None:
+    """Run each command; no word on the page says how one must end, only what it prints."""
+    from weir.service.cli import application
+
+    for part in re.split(r"^\$ weir ", snippet.code, flags=re.MULTILINE)[1:]:
+        arguments, _, expected = part.partition("\n")
+        result = CliRunner().invoke(application(), shlex.split(arguments), env={"COLUMNS": "120"})
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        check_output(Snippet(snippet.page, snippet.line, arguments, prints=expected), result.output)
 
 
 def check_output(snippet: Snippet, printed: str) -> None:

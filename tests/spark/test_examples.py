@@ -14,12 +14,15 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 SAYS = {
     "word_count.py": ["the    ┆ 8000", "word-count: finished"],
+    "running_totals_fast.py": ["process_batches:", "times as many"],
+    "upgrade_with_savepoint.py": ["version 1: stopped", "version 2: finished", "60000 of 60000 clicks, 60000 of"],
     "running_totals.py": ["hash by account (2 → 2)", "0       ┆ 400"],
     "process_function.py": ["anna spent 900.00, usually 25.00", "ben spent 60.00, usually 6.50"],
     "kill_and_resume.py": ["kill-and-resume: finished"],
     "spark_sql_in_the_middle.py": ["Munich"],
 }
 ARGUMENTS = {"word_count.py": ["{}"], "kill_and_resume.py": ["{}", "20000"]}
+ARGUMENTS |= {"running_totals_fast.py": ["200000"], "upgrade_with_savepoint.py": ["{}"]}
 
 
 def test_every_example_is_tested() -> None:
