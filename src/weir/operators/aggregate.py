@@ -88,11 +88,9 @@ class RunningAggregate(_AggregateSpec):
         return (STATE,)
 
     def verdict(self, state: str, stored: pa.Schema) -> str:
+        if refusal := self.layout.refusal(stored):
+            return refusal
         expected = self.layout.stored
-        try:
-            stored.empty_table().select(expected.names).cast(expected)
-        except (KeyError, ValueError) as error:
-            return f"it holds {stored.names}, this aggregate keeps {expected.names}: {error}; give it another uid"
         return "same" if stored.names == expected.names and stored.types == expected.types else "evolved"
 
 
@@ -197,14 +195,9 @@ class RunningAggregateOperator(Operator):
 
     def _checked(self, table: pa.Table) -> pa.Table:
         """A state table in the types of this one, or CheckpointError when it is not what this aggregate keeps."""
-        expected = self._layout.stored
-        try:
-            return table.select(expected.names).cast(expected)
-        except (KeyError, ValueError) as error:
-            raise CheckpointError(
-                f"{operator_label(self._context)}: the checkpoint holds the state {table.schema.names}, this aggregate "
-                f"keeps {expected.names}: {error}; give the changed aggregate another uid"
-            ) from None
+        if refusal := self._layout.refusal(table.schema):
+            raise CheckpointError(f"{operator_label(self._context)}: the checkpoint's state does not fit: {refusal}")
+        return table.select(self._layout.stored.names).cast(self._layout.stored)
 
 
 def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:

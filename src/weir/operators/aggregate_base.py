@@ -27,6 +27,11 @@ class Aggregate(ABC):
     """A decomposable aggregate. Frozen and picklable; `input_schema` is that of the rows."""
 
     @property
+    def kind(self) -> str:
+        """What is computed, as state tables remember it: another kind cannot take its accumulators over."""
+        return type(self).__name__.lower()
+
+    @property
     def lifts_rows(self) -> bool:
         """Whether lifting single rows is cheap, so that rows may go through the exchange uncombined."""
         return True

@@ -19,6 +19,8 @@ from weir.operators.polars_bridge import in_flight_type
 from weir.schema import format_schema
 from weir.state.hashing import check_key_type
 
+KIND_METADATA = b"weir.aggregate"
+
 
 @dataclass(frozen=True, eq=False)
 class AggregateLayout:
@@ -72,8 +74,30 @@ class AggregateLayout:
 
     @cached_property
     def stored(self) -> pa.Schema:
-        """Key group, keys and accumulators: the state table."""
-        return pa.schema([pa.field(KEY_GROUP_COLUMN, pa.int32()), *self.combined])
+        """Key group, keys and accumulators: the state table. Accumulators are marked with what they are of."""
+        marked = [
+            field.with_metadata({KIND_METADATA: self.aggregates[output].kind})
+            for output, fields in self.accumulators.items()
+            for field in fields
+        ]
+        return pa.schema([pa.field(KEY_GROUP_COLUMN, pa.int32()), *self.key_schema, *marked])
+
+    def refusal(self, stored: pa.Schema) -> str | None:
+        """Why a state table of this schema cannot be taken over; None: it can."""
+        expected = self.stored
+        try:
+            stored.empty_table().select(expected.names).cast(expected)
+        except (KeyError, ValueError) as error:
+            return f"it holds {stored.names}, this aggregate keeps {expected.names}: {error}; give it another uid"
+        for field in expected:
+            before = (stored.field(field.name).metadata or {}).get(KIND_METADATA)
+            now = (field.metadata or {}).get(KIND_METADATA)
+            if before is not None and now is not None and before != now:
+                return (
+                    f"{field.name.partition('#')[0]!r} was {before.decode()}(…) and is now {now.decode()}(…), which "
+                    "cannot go on from there; give the column another name, or the aggregate another uid"
+                )
+        return None
 
 
 def check_same_columns(expected: pa.Schema, inputs: Sequence[pa.Schema], operator: str) -> None:

@@ -122,6 +122,10 @@ class Extreme(Aggregate):
     column: Input
     rule: Rule
 
+    @property
+    def kind(self) -> str:
+        return self.rule
+
     def output_type(self, input_schema: pa.Schema) -> pa.DataType:
         kind = in_flight_type(input_type(self.column, input_schema, self.rule))
         if pa.types.is_nested(kind) or pa.types.is_null(kind) or pa.types.is_interval(kind):
@@ -149,6 +153,10 @@ class Chosen(Aggregate):
 
     column: Input
     rule: Rule
+
+    @property
+    def kind(self) -> str:
+        return self.rule
 
     def output_type(self, input_schema: pa.Schema) -> pa.DataType:
         return in_flight_type(input_type(self.column, input_schema, self.rule))

@@ -38,11 +38,12 @@ def plan_evolution(stored: pa.DataType, declared: pa.DataType, has_migrate: bool
     """
     if stored == declared:
         return SAME
+    if has_migrate:
+        # Whoever writes a function for the old values wants it called: evolving would lose a field that was renamed.
+        return MIGRATED
     problem = _problem(stored, declared, default=default, path="")
     if problem is None:
         return EVOLVED
-    if has_migrate:
-        return MIGRATED
     return (
         f"stored as {format_type(stored)}, declared as {format_type(declared)}: {problem}. Declare a type that can hold"
         " every stored value, or give the state a migrate=function of the old value that returns the new one"

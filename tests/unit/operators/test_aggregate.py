@@ -431,3 +431,21 @@ def test_keys_keep_their_type_but_for_layouts_that_arrow_cannot_gather() -> None
             ("x", "p" * 20, 1, "3", 2),
             ("y", None, 2, "2", 0),
         ]
+
+
+def test_another_aggregate_of_the_same_name_does_not_take_the_state_over() -> None:
+    schema = pa.schema([("key", pa.int64()), ("value", pa.int64())])
+
+    def opened(aggregate: Any, restored: Restored | None) -> Any:
+        operator = RunningAggregate(["key"], {"out": aggregate}, schema, combined=False).make()
+        operator.open(context(0, 1), restored)
+        return operator
+
+    before = opened(of.sum("value"), None)
+    before.process(pa.record_batch([pa.array([1]), pa.array([5])], schema=schema), lambda batch: None)
+    before.flush(lambda batch: None)
+    frozen = before.freeze().states["aggregate"]
+    restored = Restored(states=as_restored({"aggregate": [table_of(frozen)]}))
+    opened(of.sum("value"), restored)
+    with pytest.raises(CheckpointError, match=r"'out' was sum\(…\) and is now max\(…\)"):
+        opened(of.max("value"), restored)
