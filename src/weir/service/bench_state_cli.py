@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Keys = Annotated[int, typer.Option("--keys", "-k", min=1_000, help="How many keys, each with 100 bytes.")]
 Backend = Annotated[str, typer.Option("--backend", "-b", help="heap or rocksdb.")]
-Memory = Annotated[str, typer.Option("--memory", help="With rocksdb: the budget of all tasks together.")]
+Memory = Annotated[str, typer.Option("--memory", help="With rocksdb: the budget of each task.")]
 Kind = Annotated[str, typer.Option("--kind", help="rows: a process function; columns: a batch function.")]
 Parallelism = Annotated[int, typer.Option("--parallelism", "-p", min=1, help="How many subtasks and slots.")]
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON line on standard output.")]
@@ -171,14 +171,10 @@ def _run(
 
 def _options(keys: int, backend: str, memory: str, kind: str, parallelism: int, work: str | None) -> StateOptions:
     import weir
-    from weir.config import size_bytes
     from weir.errors import ConfigError
     from weir.service.bench.state_job import StateOptions
 
-    chosen: Any = {
-        "heap": weir.Heap(),
-        "rocksdb": weir.RocksDb(memory_max=size_bytes(memory, "--memory") // parallelism),
-    }.get(backend)
+    chosen: Any = {"heap": weir.Heap(), "rocksdb": weir.RocksDb(memory_max=memory)}.get(backend)
     if chosen is None or kind not in ("rows", "columns"):
         raise ConfigError(f"--backend is heap or rocksdb, --kind is rows or columns; found {backend!r} and {kind!r}")
     return StateOptions(keys, kind=kind, backend=chosen, parallelism=parallelism, work=work)  # type: ignore[arg-type]
