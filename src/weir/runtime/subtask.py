@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import pyarrow as pa
@@ -174,6 +174,8 @@ class SourceSubtask(Subtask):
 
     def resume(self) -> None:
         self._paused_by = None
+        # One that is full may not have begun yet what it should have paused behind.
+        self._triggers = deque(replace(trigger, pause=False) for trigger in self._triggers)
 
     def drain(self) -> None:
         self._draining = True

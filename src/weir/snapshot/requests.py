@@ -165,7 +165,7 @@ class Requests:
         requests = list(self._waiting)
         if self._draining is not None:
             requests.insert(0, self._draining)
-        elif self._under_way is not None:
+        if self._under_way is not None and self._under_way.request is not self._draining:
             requests.insert(0, self._under_way.request)
         self._waiting.clear()
         self._under_way = self._draining = None

@@ -219,6 +219,13 @@ def test_a_drain_fails_with_its_attempt_before_and_after_the_final_checkpoint_be
         assert isinstance(failed, FailRequest) and failed.request == DRAIN
 
 
+def test_a_savepoint_that_was_under_way_when_a_drain_began_fails_with_the_attempt_too() -> None:
+    job = Job(QUIET)
+    job.tell(SAVE)
+    job.tell(DRAIN)
+    assert [effect.request for effect in job.end() if isinstance(effect, FailRequest)] == [SAVE, DRAIN]
+
+
 def test_requests_that_wait_are_bounded() -> None:
     job = Job(QUIET)
     requests = [CheckpointRequested(f"s3://bucket/{n}", Then.GO_ON, str(n)) for n in range(REQUESTS_WAITING_MAX + 2)]
