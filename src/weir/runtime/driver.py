@@ -343,9 +343,14 @@ class Driver:
             if verdict.plan is not None:
                 self._plan, self._tasks = verdict.plan, _tasks_of(verdict.plan)
             self.phase = phases.Waiting(verdict.until_ms)
-        elif verdict.outcome is Outcome.FINISHED:
-            if isinstance(self.phase, phases.Stopping):
-                self.phase = replace(self.phase, ended=True)
+        elif not isinstance(self.phase, phases.Stopping):
+            self._end(verdict)
+        else:
+            self.phase = replace(self.phase, ended=True)
+            self._savepoints.close(lambda: self._last_note(verdict))
+
+    def _last_note(self, verdict: Verdict) -> None:
+        if verdict.outcome is Outcome.FINISHED:
             self._background.run(self._store.finish, lambda result: self._end(verdict))
         else:
             self._end(verdict)
@@ -380,7 +385,7 @@ class Driver:
         elif isinstance(effect, m.SendCompleted):
             self._user_failures = 0
             self._broadcast(m.CheckpointCompleted(attempt, effect.checkpoint))
-            self._savepoints.sweep()
+            self._savepoints.sweep(effect.checkpoint)
             self._say("checkpoint_completed", id=effect.checkpoint)
         elif isinstance(effect, m.RetireCheckpoints):
             self._background.run(lambda: self._store.retire(effect.oldest_kept), _ignore)
@@ -435,7 +440,8 @@ class Driver:
 
     def _saved(self, request: m.CheckpointRequested, manifest: Manifest, result: BaseException | None) -> None:
         if not isinstance(self.phase, phases.Running) or manifest.attempt != self.attempt:
-            self._savepoints.discard(str(request.savepoint))  # Who asked was told that it failed, with the attempt.
+            # Who asked was told that it failed, with the attempt.
+            self._savepoints.discard(str(request.savepoint), self._coordinator.next_checkpoint)
         elif result is None:
             self._say("savepoint_completed", request=request.name, id=manifest.checkpoint, savepoint=request.savepoint)
             self._coordinate(m.SavepointPublished(manifest.checkpoint))
@@ -447,7 +453,7 @@ class Driver:
         if self._rescaling is not None and self._rescaling.name == request.name:
             self._rescaling = None
         if request.savepoint is not None:
-            self._savepoints.discard(request.savepoint)
+            self._savepoints.discard(request.savepoint, self._coordinator.next_checkpoint)
         self._say("request_failed", request=request.name, reason=reason)
 
     def _leave(self, request: m.CheckpointRequested) -> None:

@@ -14,6 +14,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -91,27 +92,49 @@ class SavepointDesk:
     def __init__(self, background: Background, *, retries_max: int) -> None:
         self._background = background
         self._retries_max = retries_max
-        self._failed: list[str] = []
+        self._failed: dict[str, CheckpointId] = {}
+        """Where each lay, and the first checkpoint that could begin after it had failed."""
+        self._publishing = 0
+        self._closed: Callable[[], None] | None = None
 
     def publish(self, place: str, manifest: Manifest, done: Callable[[BaseException | None], None]) -> None:
         """Make the savepoint exist; `done` hears what became of it."""
+
+        def published(result: BaseException | None) -> None:
+            self._publishing -= 1
+            done(result)
+            self._close()
+
+        self._publishing += 1
         self._background.run(
-            lambda: publish_savepoint(open_storage(place), manifest, retries_max=self._retries_max), done
+            lambda: publish_savepoint(open_storage(place), manifest, retries_max=self._retries_max), published
         )
 
-    def discard(self, place: str) -> None:
-        """Nothing comes of this one. Tasks may still write to it for a while, hence `sweep`."""
-        self._failed.append(place)
-        self._remove(place)
+    def discard(self, place: str, following: CheckpointId) -> None:
+        """Nothing comes of this one. Tasks may still write to it for a while, hence `sweep` and `close`."""
+        self._failed[place] = following
+        self._background.run(lambda: _remove([place]), _best_effort)
 
-    def sweep(self) -> None:
-        """Every task has answered a newer checkpoint: now nobody writes to what failed any more."""
-        failed, self._failed = self._failed, []
-        for place in failed:
-            self._remove(place)
+    def sweep(self, checkpoint: CheckpointId) -> None:
+        """Every task has answered this checkpoint: nobody writes any more to what had failed when it began."""
+        if places := [place for place, following in self._failed.items() if following <= checkpoint]:
+            self._failed = {place: following for place, following in self._failed.items() if following > checkpoint}
+            self._background.run(lambda: _remove(places), _best_effort)
 
-    def _remove(self, place: str) -> None:
-        self._background.run(lambda: discard_savepoint(open_storage(place)), _best_effort)
+    def close(self, done: Callable[[], None]) -> None:
+        """The job's tasks are gone. When `done` is called, so is all that was written to savepoints that failed."""
+        self._closed = done
+        self._close()
+
+    def _close(self) -> None:
+        if self._closed is None or self._publishing:
+            return
+        done, self._closed = self._closed, None
+        places, self._failed = list(self._failed), {}
+        if places:
+            self._background.run(lambda: _remove(places), lambda result: done())
+        else:
+            done()
 
 
 def discard_savepoint(storage: Storage) -> None:
@@ -120,6 +143,12 @@ def discard_savepoint(storage: Storage) -> None:
     for name in storage.list(""):
         storage.delete(name)
     storage.delete("")
+
+
+def _remove(places: list[str]) -> None:
+    for place in places:
+        with suppress(Exception):
+            discard_savepoint(open_storage(place))
 
 
 def _best_effort(result: object) -> None:

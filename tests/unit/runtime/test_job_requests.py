@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.sim.ports import SimBackground
-from tests.unit.runtime.driving import two_tasks
+from tests.unit.runtime.driving import STOP_MS, Stage, two_tasks
 from tests.unit.runtime.fakes import Pass, Script, Shelf, operator, plan_of, run_all
 from tests.unit.runtime.test_job import WITHIN_S, ObedientCluster, reach
 from weir.config import Checkpoints, FixedDelay, JobConfig, NoRestart, Restart, Settings
@@ -21,10 +21,11 @@ from weir.runtime import job as job_module
 from weir.runtime import layout
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.job import Job
+from weir.runtime.phases import Outcome
 from weir.runtime.savepoints import Origin, SavepointDesk
 from weir.runtime.storage import MemoryStorage, open_storage
 from weir.snapshot.manifest import build, encode
-from weir.snapshot.messages import DeployTask, OperatorPart, ToTask
+from weir.snapshot.messages import CheckpointRequested, DeployTask, OperatorPart, Then, ToTask
 
 Submit = Callable[..., Job]
 
@@ -393,17 +394,50 @@ def _raised(act: Callable[[], object]) -> BaseException:
     raise AssertionError("nothing was raised")
 
 
+def test_a_cancelled_job_ends_when_what_its_tasks_wrote_to_a_savepoint_is_gone(tmp_path: Path) -> None:
+    stage, place = Stage(every=None).up(), tmp_path / "mine"
+    stage.driver.request(CheckpointRequested(str(place), Then.GO_ON, "mine"))
+    stage.driver.cancel()
+    run_all(stage.background)
+    place.mkdir()
+    (place / "late").touch()
+    stage.stage_ends()
+    assert stage.driver.status == "stopping"
+    stage.stage_ends().pass_ms(2 * STOP_MS)
+    run_all(stage.background)
+    assert stage.ended.outcome is Outcome.CANCELLED and not place.exists()
+
+
+def test_a_job_that_is_cancelled_while_its_savepoint_is_being_published_leaves_none(tmp_path: Path) -> None:
+    stage, place = Stage(every=None).up(), tmp_path / "mine"
+    stage.driver.request(CheckpointRequested(str(place), Then.GO_ON, "mine"))
+    stage.complete(1)
+    stage.commit(1)
+    publishing = stage.background.take(0)
+    stage.driver.cancel()
+    stage.stage_ends()
+    run_all(stage.background)
+    assert stage.driver.status == "stopping", "nobody knows yet what becomes of it"
+    publishing[1](publishing[0]())
+    assert (place / layout.MANIFEST).exists()
+    run_all(stage.background)
+    assert stage.ended.outcome is Outcome.CANCELLED and not place.exists()
+    assert [notice["request"] for notice in stage.said("request_failed")] == ["mine"]
+
+
 def test_what_a_slow_task_still_writes_to_a_savepoint_that_failed_goes_with_the_next_sweep(tmp_path: Path) -> None:
     background = SimBackground()
     desk, place = SavepointDesk(background, retries_max=1), tmp_path / "mine"
     place.mkdir()
-    desk.discard(str(place))
+    desk.discard(str(place), CheckpointId(5))
     run_all(background)
     assert not place.exists()
     place.mkdir()
     (place / "late").touch()
-    desk.sweep()
+    desk.sweep(CheckpointId(4))
+    assert not background.waiting, "that one had begun before: tasks may still write"
+    desk.sweep(CheckpointId(5))
     run_all(background)
     assert not place.exists()
-    desk.sweep()
+    desk.sweep(CheckpointId(6))
     assert not background.waiting, "once is enough"
