@@ -4,39 +4,56 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
 
+from tests.sim.externals import Row, SimSource
 from tests.sim.stage import SimulationFailed
 from tests.sim.workload import SinkExpectation
-from tests.sim.world import World
 from weir.connectors import FileSink
-from weir.ids import CheckpointId
+from weir.ids import CheckpointId, Uid
 from weir.runtime import layout
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest, checksum, decode
 from weir.state.frozen import RestoredPart, RestoredParts
 
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
 
 def check(world: World) -> None:
-    """Raise SimulationFailed with what is wrong."""
+    """The run is over: raise SimulationFailed with what is wrong."""
+    world.settle()
     with world.storage.quiet():
         check_no_leaks(world)
     world.linger()
+    check_now(world)
     with world.storage.quiet():
+        world.users.check()
+
+
+def check_now(world: World) -> None:
+    """What must hold whenever the job has finished or was stopped, also when somebody goes on with it."""
+    with world.storage.quiet():
+        manifest = check_storage(world)
+        read = world.job.rows
+        if world.stopped is not None or manifest.attempt in world.users.drained:
+            read = world.job.rows_read(manifest)
         exactly_once = world.job.checkpoints.mode != "at_least_once"
-        for expectation in world.job.expectations:
+        for expectation in world.job.expectations(read):
             committed = committed_rows(world, expectation)
             if exactly_once:
                 _CHECK[expectation.kind](expectation, committed)
             else:
-                _check_nothing_lost(expectation, committed)
-        manifest = check_storage(world)
+                check_nothing_lost(expectation, committed)
         if exactly_once:
-            check_state(world, manifest)
+            check_state(world, manifest, CheckpointFiles(world.job_storage), read)
+        if world.stopped is not None:
+            check_paused(world, manifest)
 
 
 # --- Rows -----------------------------------------------------------------------------------------------
@@ -85,15 +102,15 @@ def _check_running(expectation: SinkExpectation, committed: list[tuple[Any, ...]
         raise SimulationFailed(f"sink {expectation.uid}: ends with {last}, should be {wanted}")
 
 
-def _check_nothing_lost(expectation: SinkExpectation, committed: list[tuple[Any, ...]]) -> None:
+def check_nothing_lost(expectation: SinkExpectation, committed: list[tuple[Any, ...]]) -> None:
     if expectation.kind == "exact":
         if lost := Counter(expectation.rows) - Counter(committed):
             raise SimulationFailed(f"sink {expectation.uid}: lost {sorted(lost)[:5]}")
         return
-    most = {key: 0 for key, _, _ in expectation.rows}
+    most: dict[int, int] = {}
     for key, count, _ in committed:
-        most[key] = max(most[key], count)
-    if short := [key for key, count, _ in expectation.rows if most[key] < count]:
+        most[key] = max(most.get(key, 0), count)
+    if short := [key for key, count, _ in expectation.rows if most.get(key, 0) < count]:
         raise SimulationFailed(f"sink {expectation.uid}: keys {short[:5]} end below their count")
 
 
@@ -109,22 +126,21 @@ def check_storage(world: World) -> Manifest:
     store = CheckpointStore(world.job_storage, "sim", retries_max=1)
     newest: Manifest | None = None
     for checkpoint in store.listing().valid:
-        path = f"sim/{layout.manifest_path(checkpoint)}"
+        path = f"{world.place}/sim/{layout.manifest_path(checkpoint)}"
         manifest = decode(files[path])
         for file in manifest.files:
-            data = files.get(f"sim/{file.path}")
+            data = files.get(f"{world.place}/sim/{file.path}")
             if data is None or len(data) != file.length_bytes or checksum(data) != file.checksum:
                 raise SimulationFailed(f"{path} refers to {file.path}, which is missing or altered")
         newest = manifest
     if newest is None:
-        raise SimulationFailed("the finished job has no readable checkpoint")
+        raise SimulationFailed("the job has no readable checkpoint")
     return newest
 
 
-def check_state(world: World, manifest: Manifest) -> None:
-    """The state in the last checkpoint is what a single thread would have computed."""
-    files = CheckpointFiles(world.job_storage)
-    for uid, wanted in world.job.states.items():
+def check_state(world: World, manifest: Manifest, files: CheckpointFiles, read: Sequence[Row]) -> None:
+    """The state in a checkpoint is what a single thread would have computed from the rows that were read before it."""
+    for uid, wanted in world.job.states(read).items():
         tables: dict[str, list[pa.Table]] = {}
         for part in manifest.operators[uid].parts:
             for name, state in part.states.items():
@@ -139,8 +155,23 @@ def check_state(world: World, manifest: Manifest) -> None:
             raise SimulationFailed(f"state of {uid} is {found}, should be {wanted}")
 
 
+def check_paused(world: World, manifest: Manifest) -> None:
+    """Of a stopped job no source has read on behind the barrier of its last checkpoint."""
+    for i, (source, _) in enumerate(world.job.sources):
+        if not isinstance(source, SimSource):
+            continue
+        parts = manifest.operators[Uid(f"source-{i}")].parts
+        saved = {int(split): n for part in parts for split, n in part.inline.items()}
+        reached = {split: n for (attempt, split), n in source.reached.items() if attempt == manifest.attempt}
+        if ahead := {split: n for split, n in reached.items() if n != saved[split]}:
+            raise SimulationFailed(f"source-{i} has read on behind the stop: {ahead}, saved {saved}")
+
+
 def check_no_leaks(world: World) -> None:
-    """Only what is retained is left, and nothing is pending in a sink's directory."""
+    """Only what is retained is left, and nothing is pending in a sink's directory. What a stopped job leaves, whoever
+    goes on with it tidies up."""
+    if world.stopped is not None:
+        return
     directories = [id for name in world.job_storage.list("") if (id := layout.checkpoint_of(name)) is not None]
     valid = CheckpointStore(world.job_storage, "sim", retries_max=1).listing().valid
     if not valid:
@@ -151,16 +182,21 @@ def check_no_leaks(world: World) -> None:
         raise SimulationFailed(f"left behind: {stale}")
     if world.is_tidy:
         _check_shared(world, valid)
-    if pending := [name for name in world.storage.files if "/_weir/pending/" in name]:
+    if pending := [name for name in world.storage.files if _is_pending(world, name)]:
         raise SimulationFailed(f"still pending after the end: {pending}")
     if len(set(world.completed_ids)) != len(world.completed_ids):
         raise SimulationFailed(f"a checkpoint id was used twice: {world.completed_ids}")
 
 
+def _is_pending(world: World, name: str) -> bool:
+    return name.startswith(f"{world.place}/") and "/_weir/pending/" in name
+
+
 def _check_shared(world: World, valid: tuple[CheckpointId, ...]) -> None:
-    """Shared files of retired checkpoints are there only if a checkpoint that is left names them."""
+    """Shared files of retired checkpoints are there only if a manifest that is left names them, be it a late one of an
+    attempt that was over."""
     store = CheckpointStore(world.job_storage, "sim", retries_max=1)
-    named = {file.path for checkpoint in valid for file in store.read(checkpoint).files}
+    named = {file.path for entry in store.listing().published for file in store.read(entry.checkpoint).files}
     paths = [f"{layout.SHARED}/{name}" for name in world.job_storage.list(layout.SHARED)]
     since = {path: layout.shared_since(path.rpartition("/")[2]) for path in paths}
     if stale := [path for path in paths if path not in named and (since[path] or 0) < valid[0]]:

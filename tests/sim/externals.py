@@ -38,6 +38,8 @@ class SimSource(Source):
         self.first = first
         self.per_split = per_split
         self.splits = splits
+        self.reached: dict[tuple[int, int], int] = {}
+        """How far the readers of an attempt have come, by attempt and split."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -55,11 +57,13 @@ class SimReader(SourceReader):
     def __init__(self, source: SimSource) -> None:
         self._source = source
         self._next: dict[int, int] = {}
+        self.is_drained = False
 
     def open(self, context: OperatorContext, restored: Sequence[InlinePart] | None) -> None:
         mine = [s for s in range(self._source.splits) if s % context.parallelism == context.index]
         positions = {int(s): n for part in restored or () for s, n in part.value.items()}
         self._next = {split: positions.get(split, 0) for split in mine}
+        self._attempt = context.attempt
 
     def poll(self, rows_max: int) -> pa.RecordBatch | None:
         rng = self._source.rng
@@ -69,7 +73,7 @@ class SimReader(SourceReader):
         split = rng.choice(open_splits)
         start = self._next[split]
         count = min(rng.randint(1, 6), self._source.per_split - start, rows_max)
-        self._next[split] = start + count
+        self._next[split] = self._source.reached[self._attempt, split] = start + count
         return to_batch(make_rows(self._source.first + split * self._source.per_split + start, count))
 
     @property

@@ -81,6 +81,7 @@ def _break_stream() -> None:
 
 def storage_trouble(world: World) -> None:
     world.storage.trouble = world.rng.choice([0.02, 0.1, 0.3])
+    world.was_troubled = True
 
 
 def external_trouble(world: World) -> None:

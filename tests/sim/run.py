@@ -8,21 +8,48 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
-from tests.sim.checkers import check
+from tests.sim.checkers import check, check_now
 from tests.sim.variants import VARIANTS
 from tests.sim.world import World
 
+RUNS_MAX = 3
+"""Of one job: the first, and those that go on from savepoints."""
+
+STARTED_FROM_SAVEPOINT = 0.7
+RESUMED_IN_PLACE = 0.5
+"""How often a savepoint is used, and how often a stopped job is gone on with where it is."""
+
 
 def simulate(seed: int, trace: Callable[[str], None] | None = None) -> World:
-    """One run with all its checks; raises when something does not hold."""
-    world = World(seed, trace)
-    world.run()
-    check(world)
-    return world
+    """One seed with all its checks; raises when something does not hold."""
+    *_, last = runs(seed, trace)
+    return last
+
+
+def runs(seed: int, trace: Callable[[str], None] | None = None) -> Iterator[World]:
+    """The run of a job, then perhaps one from a savepoint of it, and so on. Each is handed out before it begins, and
+    is checked when the next is asked for."""
+    world: World | None = World(seed, trace)
+    while world is not None:
+        yield world
+        world.run()
+        while world.stopped is not None and world.users.rng.random() < RESUMED_IN_PLACE:
+            check_now(world)
+            world.resume()
+            world.run()
+        check(world)
+        world = _from_savepoint(world, seed, trace)
+
+
+def _from_savepoint(world: World, seed: int, trace: Callable[[str], None] | None) -> World | None:
+    savepoints, rng = world.users.savepoints, world.users.rng
+    if not savepoints or int(world.place) == RUNS_MAX or rng.random() > STARTED_FROM_SAVEPOINT:
+        return None
+    return World(seed, trace, after=world, savepoint=rng.choice(savepoints))
 
 
 def failure_of(seed: int, variant: str | None = None) -> str | None:
@@ -30,9 +57,8 @@ def failure_of(seed: int, variant: str | None = None) -> str | None:
     world: World | None = None
     try:
         with broken(variant):
-            world = World(seed)
-            world.run()
-            check(world)
+            for run in runs(seed):
+                world = run
     except Exception:
         trail = "" if world is None else "\n".join(list(world.trace)[-40:])
         return f"seed {seed} failed; replay it with: make sim SEED={seed}\n{trail}\n{traceback.format_exc()}"

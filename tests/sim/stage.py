@@ -11,9 +11,18 @@ from tests.sim.storage import CallerCrashed
 from weir.errors import JobError, ProtocolViolation, WeirError
 from weir.ids import AttemptId, ChannelId, TaskIndex
 from weir.runtime import layout
+from weir.runtime.savepoints import Origin
 from weir.runtime.worker import Worker, WorkerConfig, WorkerPorts
 from weir.snapshot.manifest import decode
-from weir.snapshot.messages import DeployTask, StopTask, TaskFailed, TaskRegistered, ToTask, TriggerCheckpoint
+from weir.snapshot.messages import (
+    DeployTask,
+    DrainSources,
+    StopTask,
+    TaskFailed,
+    TaskRegistered,
+    ToTask,
+    TriggerCheckpoint,
+)
 
 if TYPE_CHECKING:
     from tests.sim.world import SimDriver, World
@@ -91,13 +100,17 @@ class SimTask:
 
     def _deploy(self, order: DeployTask) -> None:
         storage, job = self.world.job_storage, self.world.job
-        manifest = None
-        if order.restore is not None:
+        manifest, source = None, None
+        if order.restore is not None and order.origin is not None:
+            origin = Origin(order.origin)
+            source = origin.open()
+            manifest = origin.read(source)
+        elif order.restore is not None:
             manifest = decode(storage.read(layout.manifest_path(order.restore)).to_pybytes())
         config = WorkerConfig("sim", self.stage.plan, self.task, self.stage.attempt, job.checkpoints.mode, job.settings)
         ports = WorkerPorts(self.world.clock, SimTransport(self.stage.channels), self.control, self.background, storage)
         self.worker = Worker(config, ports)
-        self.worker.open(manifest)
+        self.worker.open(manifest, source)
 
     def leave(self) -> None:
         """Exit in good order: what has begun in the background is waited for, the rest is dropped."""
@@ -131,7 +144,7 @@ class SimStage:
     def __init__(self, world: World, owner: SimDriver, attempt: AttemptId) -> None:
         self.attempt = attempt
         self.owner = owner
-        self.plan = owner.plan
+        self.plan = owner.driver.plan
         capacity = world.job.settings.channel_batches_max
         self.channels: dict[ChannelId, SimChannel] = {
             channel: SimChannel(capacity, channel.source == channel.target) for channel in self.plan.channels
@@ -148,7 +161,7 @@ class SimStage:
     def task_ended(self, error: str | None) -> None:
         if error is not None:
             self.error = self.error or error
-            self.doomed = True
+            self.doomed = self.owner.was_broken = True
 
     @property
     def over(self) -> bool:
@@ -168,19 +181,23 @@ class SimCluster:
         self._owner = owner
 
     def launch(self, attempt: AttemptId) -> None:
-        self._world.log(f"{self._owner.name} launches attempt {attempt}, parallelism {self._owner.plan.parallelism}")
+        self._world.log(
+            f"{self._owner.name} launches attempt {attempt}, parallelism {self._owner.driver.plan.parallelism}"
+        )
         self._world.stages[attempt] = SimStage(self._world, self._owner, attempt)
 
     def send(self, attempt: AttemptId, task: TaskIndex, message: ToTask) -> None:
         stage = self._world.stages.get(attempt)
         if stage is not None and stage.tasks[task].alive:
             stage.tasks[task].on_the_way.append(message)
+        if isinstance(message, DrainSources):
+            self._world.users.drained.add(attempt)
         if isinstance(message, TriggerCheckpoint) and task == 0:
             self._world.maybe_ambush(within_steps=200)
 
     def kill(self, attempt: AttemptId) -> None:
         if stage := self._world.stages.get(attempt):
-            stage.doomed = True
+            stage.doomed = self._owner.was_broken = True
             stage.error = stage.error or "killed by the driver"
 
 

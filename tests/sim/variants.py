@@ -5,11 +5,13 @@ The simulation must catch every one of them, or it proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+from tests.sim.patching import all_of, patched
+from tests.sim.savepoint_variants import SAVEPOINT_VARIANTS
 from weir.connectors.file_sink import FileSinkWriter
 from weir.connectors.parts import PENDING, PartDirectory
 from weir.errors import StorageFull, StorageUnavailable
@@ -38,25 +40,6 @@ from weir.snapshot.messages import (
 )
 from weir.state.frozen import RestoredParts
 from weir.state.slot_snapshot import FrozenSlots, SlotHistory
-
-
-@contextmanager
-def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
-    original = owner.__dict__[name]
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
-
-
-@contextmanager
-def all_of(*changes: AbstractContextManager[None]) -> Iterator[None]:
-    with ExitStack() as stack:
-        for change in changes:
-            stack.enter_context(change)
-        yield
-
 
 # --- Barriers and checkpoints -----------------------------------------------------------------------------
 
@@ -139,12 +122,14 @@ def lost_final_checkpoint() -> AbstractContextManager[None]:
 def held_rows_after_barrier() -> AbstractContextManager[None]:
     """What operators hold back leaves after the barrier, although the state already knows it."""
 
-    def snapshot(self: Subtask, checkpoint: CheckpointId, savepoint: str | None, source: Any = None) -> None:
+    def snapshot(self: Subtask, barrier: Barrier, source: Any = None) -> None:
+        if barrier.base is not None:
+            self._snapshotter.completed(barrier.base)
         frozen = dict(source or {})
         frozen.update({link.uid: link.operator.freeze() for link in self.chain.links})
-        prepare = self.sink.prepare(checkpoint) if self.sink is not None else None
-        self._gate.mark(Barrier(checkpoint, savepoint))
-        self._snapshotter.begin(Snapshot(checkpoint, frozen, prepare, self._clock.now_ms(), savepoint))
+        prepare = self.sink.prepare(barrier.checkpoint) if self.sink is not None else None
+        self._gate.mark(barrier)
+        self._snapshotter.begin(Snapshot(barrier.checkpoint, frozen, prepare, self._clock.now_ms(), barrier.savepoint))
 
     return patched(Subtask, "_snapshot", snapshot)
 
@@ -407,5 +392,6 @@ VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         files_of_other_key_groups_are_built_on,
         frozen_state_sees_later_rows,
         changes_of_an_aborted_checkpoint_are_forgotten,
+        *SAVEPOINT_VARIANTS,
     )
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import polars as pl
@@ -17,11 +17,16 @@ from tests.sim.externals import SCHEMA, External, Row, SimSink, SimSource, make_
 from weir.config import Checkpoints, Settings
 from weir.connectors import Collection, FileSink, Generator
 from weir.graph.plan import Plan
+from weir.ids import AttemptId, Uid
+from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.sink import Sink
 from weir.operators.source import Source
+from weir.snapshot.manifest import Manifest
 
 PARALLELISM_MAX = 4
 SCHEME = "simulated"
+FIRST_PLACE = "1"
+"""The directory of the first run of a job. Runs from its savepoints are in "2", "3" and so on."""
 TOTALS = "key long, n long, total long"
 
 
@@ -45,9 +50,8 @@ class Job:
     ends: list[tuple[str, Sink]]
     checkpoints: Checkpoints
     settings: Settings
-    expectations: list[SinkExpectation] = field(default_factory=list)
-    states: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
-    """uid of a keyed operator to what its state must be at the end: key to (count, sum)."""
+    before: frozenset[Row] = frozenset()
+    """What the run that this one goes on from has read."""
 
     def plan(self, rng: random.Random) -> Plan:
         """The plan at a parallelism that is drawn anew; the answer does not depend on it."""
@@ -64,21 +68,64 @@ class Job:
             _END[end].apply(stream, sink)
         return env.plan()
 
-    def expect(self) -> None:
-        """Work the answer out, in one thread and without the engine."""
-        rows = [row for _, of_source in self.sources for row in of_source]
+    @property
+    def rows(self) -> list[Row]:
+        """All that the sources hold."""
+        return [row for _, of_source in self.sources for row in of_source]
+
+    def rows_read(self, manifest: Manifest) -> list[Row]:
+        """What the sources had handed out before a checkpoint, by the positions in it."""
+        read: list[Row] = []
+        for i, (source, rows) in enumerate(self.sources):
+            operator = manifest.operators[Uid(f"source-{i}")]
+            parts = [InlinePart(part.index, operator.parallelism, part.inline) for part in operator.parts]
+            left = rows_left(source, parts)
+            read += [row for row in rows if row not in left]
+        return read
+
+    def expectations(self, read: Sequence[Row]) -> list[SinkExpectation]:
+        """What must be committed, worked out in one thread and without the engine, when these rows have been read."""
+        rows = self._answer([row for row in read if row not in self.before])
+        totals, keys = totals_of(self._answer(read)), {key for _, key, _ in rows}
+        running: list[tuple[Any, ...]] = [(key, *totals[key]) for key in totals if key in keys]
+        return [
+            SinkExpectation(_END[end].sink_uid, "exact", list(rows), sink)
+            if end == "plain"
+            else SinkExpectation(_END[end].sink_uid, "running", running, sink)
+            for end, sink in self.ends
+        ]
+
+    def states(self, read: Sequence[Row]) -> dict[str, dict[int, tuple[int, int]]]:
+        """uid of a keyed operator to what its state must be when these rows have been read: key to (count, sum)."""
+        return {end: totals_of(self._answer(read)) for end, _ in self.ends if _END[end].has_state_to_check}
+
+    def going_on(self, before: Sequence[Row], external: External, place: str) -> Job:
+        """The same job behind a savepoint, with sinks of its own."""
+        ends = [(end, _sink_like(sink, external, f"{place}/out/{end}")) for end, sink in self.ends]
+        for source, _ in self.sources:
+            if isinstance(source, SimSource):
+                source.reached.clear()
+        return replace(self, ends=ends, before=frozenset(before))
+
+    def _answer(self, rows: Sequence[Row]) -> list[Row]:
+        answer = list(rows)
         for step in self.steps:
-            rows = step.answer(rows)
-        totals = totals_of(rows)
-        for end, sink in self.ends:
-            uid = _END[end].sink_uid
-            if end == "plain":
-                self.expectations.append(SinkExpectation(uid, "exact", list(rows), sink))
-                continue
-            running: list[tuple[Any, ...]] = [(key, n, total) for key, (n, total) in totals.items()]
-            self.expectations.append(SinkExpectation(uid, "running", running, sink))
-            if _END[end].has_state_to_check:
-                self.states[end] = totals
+            answer = step.answer(answer)
+        return answer
+
+
+def rows_left(source: Source, parts: Sequence[InlinePart]) -> set[Row]:
+    """What a source hands out from these positions on."""
+    reader = source.reader()
+    context = OperatorContext(
+        job="", uid=Uid(""), name="", index=0, parallelism=1, max_parallelism=1, attempt=AttemptId(0)
+    )
+    reader.open(context, parts)
+    left: set[Row] = set()
+    while not reader.finished:
+        batch = reader.poll(1_000)
+        left.update(zip(*(column.to_pylist() for column in batch.columns), strict=True) if batch else ())
+    return left
 
 
 # --- Steps between sources and sinks ------------------------------------------------------------------
@@ -227,9 +274,7 @@ def draw_job(rng: random.Random, external: External) -> Job:
         stop_timeout="100ms",
         commit_retries_max=3,
     )
-    job = Job(steps, sources, ends, draw_checkpoints(rng), settings)
-    job.expect()
-    return job
+    return Job(steps, sources, ends, draw_checkpoints(rng), settings)
 
 
 def _draw_source(rng: random.Random, index: int, *, tiny: bool) -> tuple[Source, list[Row]]:
@@ -249,7 +294,14 @@ def _draw_sink(rng: random.Random, end: str, external: External) -> Sink:
     if rng.random() < 0.5:
         return SimSink(external)
     format = rng.choice(["jsonl", "csv", "parquet", "arrow"])
-    return FileSink(f"{SCHEME}://out/{end}", format, roll_rows=rng.choice([3, 1_000]))  # type: ignore[arg-type]
+    place = f"{SCHEME}://{FIRST_PLACE}/out/{end}"
+    return FileSink(place, format, roll_rows=rng.choice([3, 1_000]))  # type: ignore[arg-type]
+
+
+def _sink_like(sink: Sink, external: External, place: str) -> Sink:
+    if isinstance(sink, FileSink):
+        return FileSink(f"{SCHEME}://{place}", sink.format, roll_rows=sink.roll_rows)
+    return SimSink(external)
 
 
 def draw_checkpoints(rng: random.Random) -> Checkpoints:

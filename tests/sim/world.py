@@ -17,7 +17,8 @@ from tests.sim.externals import External
 from tests.sim.ports import SimBackground, SimChannel, SimClock
 from tests.sim.stage import SimCluster, SimStage, SimTask, SimulationFailed, run_quietly
 from tests.sim.storage import CallerCrashed, SimStorage
-from tests.sim.workload import SCHEME, Job, draw_job
+from tests.sim.users import Users, read_savepoint
+from tests.sim.workload import FIRST_PLACE, SCHEME, Job, draw_job
 from weir.config import FixedDelay, JobConfig
 from weir.ids import AttemptId
 from weir.operators.sink import Sink
@@ -52,10 +53,12 @@ class SimDriver:
     def __init__(self, world: World, name: str, *, resume: bool) -> None:
         job = world.job
         self.name = name
-        self.plan = job.plan(world.rng)
+        plan = job.plan(world.rng)
         self.background = AmbushedBackground(world, self)
         self.alive = True
         self.frozen_until_ms = 0.0
+        self.was_broken = False
+        """A task of it has died, or was killed."""
         self._world = world
         # What the launcher does before anything starts.
         with world.storage.quiet():
@@ -67,10 +70,11 @@ class SimDriver:
             restart=FixedDelay(attempts=10_000, delay="5ms"),
             settings=job.settings,
             resume=resume,
+            from_savepoint=world.savepoint,
         )
         self.driver = Driver(
             config,
-            self.plan,
+            plan,
             run=name,
             clock=world.clock,
             background=self.background,
@@ -100,6 +104,7 @@ class SimDriver:
         self._world.log(f"{self.name}: {notice.kind} {notice.detail}")
         if notice.kind == "checkpoint_completed":
             self._world.completed_ids.append(notice.detail["id"])
+        self._world.users.noticed(notice)
 
 
 class AmbushedBackground(SimBackground):
@@ -117,26 +122,40 @@ class AmbushedBackground(SimBackground):
 
 
 class World:
-    """One simulated run."""
+    """One simulated run of a job: the first, or one that goes on from a savepoint of the run before."""
 
-    def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
-        self.rng = random.Random(seed)
+    def __init__(
+        self,
+        seed: int,
+        trace: Callable[[str], None] | None = None,
+        *,
+        after: World | None = None,
+        savepoint: str | None = None,
+    ) -> None:
+        self.rng = after.rng if after else random.Random(seed)
         self.clock = SimClock()
         self.trace: deque[str] = deque(maxlen=400)
-        self.digest = 0
+        self.digest = after.digest if after else 0
         self._tracer = trace
         self.steps = 0
         self.external = External(self.rng)
-        self.storage = SimStorage(self.rng)
+        self.storage = after.storage if after else SimStorage(self.rng)
         self.storage.between_calls = self._act_elsewhere
-        self.job_storage = self.storage.below("sim")
+        self.place = str(int(after.place) + 1) if after else FIRST_PLACE
+        self.job_storage = self.storage.below(f"{self.place}/sim")
         register_scheme(SCHEME, lambda uri: self.storage.below(uri.split("://")[1]))
-        self.job: Job = draw_job(self.rng, self.external)
+        self.savepoint = savepoint
+        self.job: Job = self._goes_on(after, savepoint) if after and savepoint else draw_job(self.rng, self.external)
+        # Users draw from numbers of their own, so that a run without them is the same as it ever was.
+        self.users = Users(self, after.users.rng if after else random.Random(f"users of {seed}"))
         self.sinks: list[Sink] = [sink for _, sink in self.job.ends]
         self.stages: dict[AttemptId, SimStage] = {}
         self.orphans: list[Callable[[], Any]] = []
         self.completed_ids: list[int] = []
         self.is_tidy = True
+        self.was_troubled = False
+        self.stopped: SimDriver | None = None
+        """Whom the user has had stop the job, while nobody goes on with it."""
         self.faults = faults.draw_faults(self.rng)
         self.ambushes = faults.draw_ambushes(self.rng)
         self._ambush: tuple[int, faults.Fault] | None = None
@@ -150,14 +169,25 @@ class World:
     # --- Running -----------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Step until a driver has finished the job."""
-        while not self._has_finished():
+        """Step until a driver has finished the job, or has stopped it because the user wanted that."""
+        while self.stopped is None and not self._has_finished():
             if self.steps > STEPS_MAX:
                 raise SimulationFailed(
                     f"the job did not finish in {STEPS_MAX} steps; driver: {self.driver.driver.phase}"
                 )
             self._step()
             self._replace_drivers()
+
+    def resume(self) -> None:
+        """Somebody goes on with the stopped job, in place."""
+        if self.stopped is None:
+            raise SimulationFailed("the job is not stopped")
+        self._bury(self.stopped)
+        self.stopped = None
+        self.start_driver(resume=True)
+
+    def settle(self) -> None:
+        """What the drivers do when the job is over."""
         for driver in self.drivers:
             if driver.ended:
                 for work, _ in driver.background.waiting:
@@ -165,12 +195,22 @@ class World:
         # Clean-up that storage refused, or that a driver which still runs has to do, is not done yet.
         self.is_tidy = self.storage.trouble == 0 and all(driver.ended for driver in self.drivers)
         self.stop_faults()
-        for sink in self.sinks:
-            sink.finish()
+        if self.stopped is None:
+            for sink in self.sinks:
+                sink.finish()
+
+    def _goes_on(self, after: World, savepoint: str) -> Job:
+        with self.storage.quiet():
+            read = after.job.rows_read(read_savepoint(after, savepoint))
+        return after.job.going_on(read, self.external, self.place)
 
     def _has_finished(self) -> bool:
-        for driver in self.drivers:
+        for driver in list(self.drivers):
             if driver.ended and driver.ended.outcome is Outcome.FINISHED:
+                if driver is not self.driver and self.users.drained:
+                    # It was drained, and has rows left for whoever has taken over from it.
+                    self._bury(driver)
+                    continue
                 if self.rng.random() > RESUMED_AT_THE_END or self._driver_count == DRIVERS_MAX:
                     return True
                 # It dies before it has told anybody: whoever resumes the job finds nothing left to do.
@@ -197,6 +237,7 @@ class World:
     def _step(self) -> None:
         self.steps += 1
         self._maybe_break()
+        self.users.act()
         tasks = self.alive_tasks()
         # One task does one thing in a step, but all of them share the time. After the faults every machine is fast, so
         # that a time-out which was too short for a checkpoint is not for ever.
@@ -342,7 +383,11 @@ class World:
             ended = driver.ended
             if ended is None or ended.outcome is Outcome.FINISHED:
                 continue
-            if ended.outcome is not Outcome.CANCELLED and not self._was_overtaken(ended):
+            if ended.outcome is Outcome.STOPPED and driver is self.driver:
+                self.stopped = driver
+                return
+            left = (Outcome.CANCELLED, Outcome.STOPPED)
+            if ended.outcome not in left and not self._was_overtaken(ended):
                 raise SimulationFailed(f"{driver.name} ended as {ended}")
             self._bury(driver)
         if not self.drivers:

@@ -1,0 +1,144 @@
+"""Savepoints, stops, drains and other parallelisms, broken on purpose: each variant must be caught."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from tests.sim.externals import SimReader
+from tests.sim.patching import all_of, patched
+from weir.runtime.checkpoint_store import CheckpointStore
+from weir.runtime.driver import Driver
+from weir.runtime.savepoints import SavepointDesk
+from weir.runtime.snapshots import Snapshot, Snapshotter
+from weir.runtime.subtask import SourceSubtask
+from weir.snapshot.messages import (
+    CheckpointCompleted,
+    CheckpointRequested,
+    OperatorPart,
+    PublishManifest,
+    PublishSavepoint,
+    Then,
+)
+from weir.snapshot.requests import Requests
+
+
+def savepoint_published_before_sinks_commit() -> AbstractContextManager[None]:
+    """A request is answered as soon as its checkpoint is complete."""
+    original = Requests.committed
+    return patched(Requests, "committed", lambda self, lowest: original(self, math.inf))
+
+
+def savepoint_names_the_files_of_its_checkpoint() -> AbstractContextManager[None]:
+    """The savepoint's states are those of the job's own checkpoint, which is retired one day."""
+
+    def export(self: Snapshotter, snapshot: Snapshot, savepoint: str) -> Any:
+        return tuple(self._write_part(snapshot.checkpoint, uid, frozen) for uid, frozen in snapshot.frozen.items())
+
+    return patched(Snapshotter, "_export", export)
+
+
+def savepoint_names_pending_epochs() -> AbstractContextManager[None]:
+    """The savepoint holds all that the checkpoint holds, also what was to be committed then."""
+    original = Driver._perform
+
+    def perform(self: Driver, effect: Any) -> None:
+        if isinstance(effect, PublishSavepoint):
+            held = self._store.read(effect.checkpoint).operators
+            pending = {uid: {part.index: part.inline for part in operator.parts} for uid, operator in held.items()}
+            of_vertex = {vertex.id: vertex.operators[-1].uid for vertex in self._plan.vertices}
+            parts = {
+                subtask: (*parts, OperatorPart(uid, pending[uid][subtask.index]))
+                if subtask in self._plan.committers and (uid := of_vertex[subtask.vertex])
+                else parts
+                for subtask, parts in effect.parts.items()
+            }
+            effect = replace(effect, parts=parts)
+        original(self, effect)
+
+    return patched(Driver, "_perform", perform)
+
+
+def sources_go_on_behind_a_stop() -> AbstractContextManager[None]:
+    """The barrier of a stop does not pause the sources."""
+    original = SourceSubtask.trigger
+    return patched(SourceSubtask, "trigger", lambda self, barrier, *, pause=False: original(self, barrier))
+
+
+def drain_drops_what_was_read() -> AbstractContextManager[None]:
+    """A drained source ends with rows in its hands, which its position already counts."""
+    original = SourceSubtask._work
+
+    def work(self: SourceSubtask) -> bool:
+        if self._draining and not self.finished and not self._triggers:
+            self.reader.poll(self._rows_max)
+        return original(self)
+
+    return patched(SourceSubtask, "_work", work)
+
+
+def drained_source_counts_as_read() -> AbstractContextManager[None]:
+    """A drained source says that it has read everything, and not how far it came."""
+    original = SimReader.position
+
+    def position(self: SimReader) -> Any:
+        return dict.fromkeys(original(self), self._source.per_split) if self.is_drained else original(self)
+
+    drain = SourceSubtask.drain
+
+    def drained(self: SourceSubtask) -> None:
+        self.reader.is_drained = True  # type: ignore[attr-defined]
+        drain(self)
+
+    return all_of(patched(SimReader, "position", position), patched(SourceSubtask, "drain", drained))
+
+
+def failed_savepoint_is_left_half_written() -> AbstractContextManager[None]:
+    """Nobody removes what was written of a savepoint that failed."""
+    return patched(SavepointDesk, "discard", lambda self, place, following: None)
+
+
+def every_attempt_starts_from_the_savepoint() -> AbstractContextManager[None]:
+    """A run that started from a savepoint goes back to it, although it has checkpoints of its own."""
+    original = CheckpointStore.claim
+
+    def claim_and_check(self: Driver) -> Any:
+        def claim(store: CheckpointStore) -> Any:
+            claimed = original(store)
+            return claimed if self._origin is None else replace(claimed, restore=None, completed=())
+
+        with patched(CheckpointStore, "claim", claim):
+            return check(self)
+
+    check = Driver._claim_and_check
+    return patched(Driver, "_claim_and_check", claim_and_check)
+
+
+def rescaled_before_the_checkpoint_is_complete() -> AbstractContextManager[None]:
+    """The new parallelism takes over what the old attempt has in flight: its sinks commit what was not complete."""
+    original = Driver._perform
+
+    def perform(self: Driver, effect: Any) -> None:
+        rescaling, attempt = self._rescaling, self.attempt
+        if rescaling is None or rescaling.previous is not None or not isinstance(effect, PublishManifest):
+            original(self, effect)
+        elif attempt is not None:
+            self._broadcast(CheckpointCompleted(attempt, effect.checkpoint))
+            self._leave(CheckpointRequested(None, Then.STOP, rescaling.name))
+
+    return patched(Driver, "_perform", perform)
+
+
+SAVEPOINT_VARIANTS = (
+    savepoint_published_before_sinks_commit,
+    savepoint_names_the_files_of_its_checkpoint,
+    savepoint_names_pending_epochs,
+    sources_go_on_behind_a_stop,
+    drain_drops_what_was_read,
+    drained_source_counts_as_read,
+    failed_savepoint_is_left_half_written,
+    every_attempt_starts_from_the_savepoint,
+    rescaled_before_the_checkpoint_is_complete,
+)

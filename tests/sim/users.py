@@ -1,0 +1,174 @@
+"""What users ask for while a simulated job runs: savepoints, stops, drains, other parallelisms; and what they must get.
+
+Laws: a savepoint that was reported can be read in full, out of its own directory alone, from then on; it is what a
+single thread would have computed from the rows before it, and those are committed. One that was reported as failed
+leaves nothing behind. Every request is answered, once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from tests.sim.checkers import check_nothing_lost, check_state, committed_rows
+from tests.sim.stage import SimulationFailed
+from tests.sim.workload import SCHEME
+from weir.errors import JobError
+from weir.ids import AttemptId
+from weir.runtime import layout, phases
+from weir.runtime.phases import Notice
+from weir.runtime.state_files import CheckpointFiles
+from weir.snapshot.manifest import Manifest, checksum, decode
+from weir.snapshot.messages import CheckpointRequested, Then
+
+if TYPE_CHECKING:
+    from tests.sim.world import SimDriver, World
+
+REQUEST_STEPS = 800
+"""Requests fall within the first so many steps, before most jobs are over."""
+
+SAVED = 0.75
+"""How often a stop or a drain is asked for with a savepoint."""
+
+
+@dataclass
+class Asked:
+    """One request, and what became of it."""
+
+    name: str
+    savepoint: str | None
+    driver: SimDriver
+    answer: Literal["done", "failed"] | None = None
+
+
+class Users:
+    """Those who look after one simulated run."""
+
+    def __init__(self, world: World, rng: random.Random) -> None:
+        self._world = world
+        self.rng = rng
+        self._requests = draw_requests(rng)
+        self._asked: dict[str, Asked] = {}
+        self.drained: set[AttemptId] = set()
+        """Attempts whose sources were told to end."""
+
+    @property
+    def savepoints(self) -> list[str]:
+        """Those that were reported."""
+        done = [asked for asked in self._asked.values() if asked.answer == "done"]
+        return [asked.savepoint for asked in done if asked.savepoint is not None]
+
+    def act(self) -> None:
+        """Ask for what is due, as soon as the job runs."""
+        while self._requests and self._requests[0][0] <= self._world.steps:
+            if not isinstance(self._world.driver.driver.phase, phases.Running):
+                return
+            self._requests.pop(0)[1](self)
+
+    def ask(self, then: Then, *, saved: bool) -> None:
+        asked = self._new("savepoint" if then is Then.GO_ON else then.value, saved=saved)
+        asked.driver.driver.request(CheckpointRequested(asked.savepoint, then, asked.name))
+
+    def rescale(self) -> None:
+        asked = self._new("rescale", saved=False)
+        try:
+            asked.driver.driver.rescale(self._world.job.plan(self.rng), asked.name)
+        except JobError as error:
+            if "already being rescaled" not in str(error):
+                raise
+            asked.answer = "failed"
+
+    def _new(self, what: str, *, saved: bool) -> Asked:
+        name = f"{what}-{self._world.place}-{len(self._asked)}"
+        driver = self._world.driver
+        asked = Asked(name, f"{SCHEME}://savepoints/{name}" if saved else None, driver)
+        self._world.log(f"{driver.name} is asked for {name}")
+        self._asked[name] = asked
+        return asked
+
+    # --- What they get ------------------------------------------------------------------------------------
+
+    def noticed(self, notice: Notice) -> None:
+        asked = self._asked.get(notice.detail.get("request", ""))
+        if asked is None:
+            return
+        if asked.answer is not None:
+            raise SimulationFailed(f"{asked.name} was {asked.answer}, and is answered again: {notice}")
+        asked.answer = "failed" if notice.kind == "request_failed" else "done"
+        if notice.kind == "savepoint_completed" and asked.savepoint is not None:
+            with self._world.storage.quiet():
+                self._check_committed(read_savepoint(self._world, asked.savepoint))
+
+    def check(self) -> None:
+        """The run is over."""
+        for asked in self._asked.values():
+            if asked.answer == "done" and asked.savepoint is not None:
+                read_savepoint(self._world, asked.savepoint)
+            elif asked.answer == "failed" and asked.savepoint is not None and self._is_tidy(asked):
+                if left := _files_of(self._world, asked.savepoint):
+                    raise SimulationFailed(f"{asked.name} failed, and left {sorted(left)}")
+            elif asked.answer is None and asked.savepoint is not None and asked.driver.ended:
+                raise SimulationFailed(f"{asked.name} was never answered by {asked.driver.name}")
+
+    def _is_tidy(self, asked: Asked) -> bool:
+        """Storage has refused nothing, and whoever wrote to it left in good order."""
+        return asked.driver.ended is not None and not asked.driver.was_broken and not self._world.was_troubled
+
+    def _check_committed(self, manifest: Manifest) -> None:
+        for expectation in self._world.job.expectations(self._world.job.rows_read(manifest)):
+            check_nothing_lost(expectation, committed_rows(self._world, expectation))
+
+
+def read_savepoint(world: World, place: str) -> Manifest:
+    """Everything that is to be said of one savepoint by itself."""
+    files = _files_of(world, place)
+    if layout.MANIFEST not in files:
+        raise SimulationFailed(f"{place} has no manifest")
+    manifest = decode(files[layout.MANIFEST])
+    for file in manifest.files:
+        data = files.get(file.path)
+        if data is None or len(data) != file.length_bytes or checksum(data) != file.checksum:
+            raise SimulationFailed(f"{place} refers to {file.path}, which is not in it or altered")
+    parts = [part for operator in manifest.operators.values() for part in operator.parts]
+    if any(isinstance(part.inline, dict) and "pending" in part.inline for part in parts):
+        raise SimulationFailed(f"{place} names epochs that are still to be committed")
+    if world.job.checkpoints.mode != "at_least_once":
+        storage = CheckpointFiles(world.storage.below(_path(place)))
+        check_state(world, manifest, storage, world.job.rows_read(manifest))
+    return manifest
+
+
+def _files_of(world: World, place: str) -> dict[str, bytes]:
+    root = f"{_path(place)}/"
+    return {name[len(root) :]: data for name, data in world.storage.files.items() if name.startswith(root)}
+
+
+def _path(place: str) -> str:
+    return place.split("://")[1]
+
+
+# --- Drawing --------------------------------------------------------------------------------------------
+
+
+def save(users: Users) -> None:
+    users.ask(Then.GO_ON, saved=True)
+
+
+def stop(users: Users) -> None:
+    users.ask(Then.STOP, saved=users.rng.random() < SAVED)
+
+
+def drain(users: Users) -> None:
+    users.ask(Then.DRAIN, saved=users.rng.random() < SAVED)
+
+
+REQUESTS: list[Callable[[Users], None]] = [*[save] * 4, *[stop] * 2, drain, *[Users.rescale] * 2]
+
+
+def draw_requests(rng: random.Random) -> list[tuple[int, Callable[[Users], None]]]:
+    """When, in steps, and what. Half of the runs see none."""
+    count = rng.choice([0, 0, 0, 1, 2, 3])
+    drawn = [(10 + int(rng.random() * REQUEST_STEPS), rng.choice(REQUESTS)) for _ in range(count)]
+    return sorted(drawn, key=lambda request: request[0])
