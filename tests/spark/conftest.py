@@ -12,16 +12,22 @@ from typing import Any
 import pytest
 
 from tests.conftest import poll
-from weir.runtime.spark import embedded_session, recommended_settings, stop_embedded
+from weir.runtime.spark import SPARE_SLOTS, embedded_session, recommended_settings, slots, stop_embedded
 from weir.runtime.stage import BarrierStage
 
 PARALLELISM = 2
+EMBEDDED_PARALLELISM = 3
+"""With the spare slots there is room for a job of five tasks."""
 
 
 @pytest.fixture(scope="module")
 def embedded() -> Any:
     """The embedded Spark; it lives on for the next module."""
-    return embedded_session(PARALLELISM, "tests")
+    session = embedded_session(EMBEDDED_PARALLELISM, "tests")
+    if (slots(session) or 0) < EMBEDDED_PARALLELISM + SPARE_SLOTS:
+        stop_embedded()  # A smaller one of a module before.
+        session = embedded_session(EMBEDDED_PARALLELISM, "tests")
+    return session
 
 
 @pytest.fixture(scope="module")

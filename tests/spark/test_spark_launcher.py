@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import poll
-from tests.spark.conftest import LongTasks, alive
+from tests.spark.conftest import EMBEDDED_PARALLELISM, LongTasks, alive
 from weir.errors import ConfigError, PlanError, SlotsMissing, TaskLost
 from weir.runtime import stage as stage_module
 from weir.runtime.spark import LOOPBACK, SPARE_SLOTS, check_slots, driver_host, embedded_session, slots, slots_message
@@ -173,7 +173,7 @@ def test_what_cannot_be_pickled_is_refused_before_anything_starts(embedded: Any)
 
 def test_too_few_slots_is_an_error_that_counts_them(embedded: Any) -> None:
     there = slots(embedded)
-    assert there == max(2, os.cpu_count() or 1) + SPARE_SLOTS
+    assert there == max(EMBEDDED_PARALLELISM, os.cpu_count() or 1) + SPARE_SLOTS
     check_slots(embedded, there)
     with pytest.raises(SlotsMissing, match=f"needs {there + 3} task slots at once; Spark has {there}: 3 missing"):
         check_slots(embedded, there + 3)
