@@ -122,7 +122,8 @@ def test_an_orderly_close_of_either_side_ends_both_without_a_reason() -> None:
         connection = join(server, client)
         connection.send(frame("last of the client"))
         server.connection.send(frame("last of the server"))
-        connection.close() if closes_first == "client" else server.server.close()
+        # On a busy machine the other side may need longer to answer than a job would wait for it.
+        connection.close(timeout_s=60.0) if closes_first == "client" else server.server.close()
         poll(lambda: client.closes and server.closes)  # noqa: B023
         assert (client.closes, server.closes) == ([None], [None])
         assert (server.texts, client.texts) == (["last of the client"], ["last of the server"])
