@@ -27,7 +27,6 @@ demo: $(RUN) ## count words on an embedded Spark, kill a worker in the middle, v
 
 test: $(DEV) lint ## everything that must hold before a merge
 	$(BIN)/python -m pytest -q -n $(JOBS) -m "not spark" tests
-	$(BIN)/python -m tests.sim.run --seeds $(CHECK_SEEDS)
 	$(JAVA) $(BIN)/python -m pytest -q -m spark tests
 
 check: $(DEV) lint ## the one-minute inner loop: ruff, mypy, unit and contract tests, 300 simulated seeds
