@@ -22,6 +22,9 @@ CLOSE_TIMEOUT_S = 5.0
 BUSY_SHARE_MIN = 0.3
 """A process whose other threads use less of a processor than this has no need of anybody's restraint."""
 
+UNPACED_S = 0.3
+"""Processor time that each piece of work may take at once: small snapshots should not wait."""
+
 BREATH_MAX_S = 0.05
 """Longest single pause of background work."""
 
@@ -96,7 +99,7 @@ class Pace:
                 (time.monotonic(), time.thread_time(), time.process_time()), self._begun.at, strict=True
             )
         )
-        too_early_s = own_s / self._share - wall_s
+        too_early_s = (own_s - UNPACED_S) / self._share - wall_s
         if too_early_s > 0 and all_s - own_s > BUSY_SHARE_MIN * wall_s:
             time.sleep(min(too_early_s, BREATH_MAX_S))
 

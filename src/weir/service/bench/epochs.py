@@ -112,7 +112,10 @@ class _FoldWriter(SinkWriter):
                 os.replace(self._directory / PENDING / name, target)
             stamp = self._directory / STAMPS / name
             if not stamp.exists():
-                stamp.write_text(str(time.monotonic_ns()))
+                # At once or not at all: this process may be killed on purpose at any moment.
+                made = self._directory / PENDING / f"{name}.stamp-{self._context.attempt}"
+                made.write_text(str(time.monotonic_ns()))
+                os.replace(made, stamp)
 
 
 def read_epochs(directory: Path) -> list[Epoch]:
