@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import poll
 from weir.errors import ProtocolViolation
+from weir.runtime import clock
 from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
 
 
@@ -145,3 +146,26 @@ def test_finished_work_is_not_kept_in_memory() -> None:
 
     assert poll(collected)
     background.close()
+
+
+def test_large_work_is_held_to_its_share_while_others_are_busy_and_small_work_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = [0.0, 0.0, 0.0]
+    slept: list[float] = []
+    monkeypatch.setattr(clock, "_times_s", lambda: tuple(times))
+    monkeypatch.setattr(clock.time, "sleep", slept.append)
+    pace = clock.Pace(0.1)
+    pace.begin()
+    times[:] = [0.2, 0.2, 0.4]
+    pace.breathe()
+    assert slept == [], "it is small"
+    times[:] = [1.0, 0.5, 1.5]
+    pace.breathe()
+    assert slept == [clock.BREATH_MAX_S], "half a second of work needs a few, minus what is free"
+    times[:] = [1.0, 0.5, 0.6]
+    pace.breathe()
+    assert len(slept) == 1, "nobody else needs the processor"
+    times[:] = [3.0, 0.5, 3.0]
+    pace.breathe()
+    assert len(slept) == 1, "it has waited long enough"
