@@ -90,18 +90,18 @@ class Pace:
         self._begun = threading.local()
 
     def begin(self) -> None:
-        self._begun.at = (time.monotonic(), time.thread_time(), time.process_time())
+        self._begun.at = _times_s()
 
     def breathe(self) -> None:
-        wall_s, own_s, all_s = (
-            now - then
-            for now, then in zip(
-                (time.monotonic(), time.thread_time(), time.process_time()), self._begun.at, strict=True
-            )
-        )
+        wall_s, own_s, all_s = (now - then for now, then in zip(_times_s(), self._begun.at, strict=True))
         too_early_s = (own_s - UNPACED_S) / self._share - wall_s
         if too_early_s > 0 and all_s - own_s > BUSY_SHARE_MIN * wall_s:
             time.sleep(min(too_early_s, BREATH_MAX_S))
+
+
+def _times_s() -> tuple[float, float, float]:
+    """The time, and the processor time of this thread and of the process."""
+    return time.monotonic(), time.thread_time(), time.process_time()
 
 
 class ThreadBackground:
