@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
 from weir.snapshot.messages import FileRef, StatePart
-from weir.state.frozen import FrozenState, RestoredPart, RestoredParts, RestoredState, RestoredTables
+from weir.state.frozen import FrozenState, RestoredPart, RestoredParts, RestoredState
+
+
+class FrozenTable(FrozenState):
+    """A state that is built as one table, later."""
+
+    def __init__(self, build: Callable[[], pa.Table]) -> None:
+        self._build = build
+
+    def tables(self) -> Iterator[pa.Table]:
+        yield self._build()
+
+
+@dataclass(frozen=True)
+class RestoredTables:
+    """Tables that are at hand already."""
+
+    given: Sequence[pa.Table]
+
+    def tables(self) -> Iterator[pa.Table]:
+        yield from self.given
+
+    @property
+    def whole(self) -> RestoredPart | None:
+        return None
 
 
 def table_of(frozen: FrozenState) -> pa.Table:

@@ -153,7 +153,7 @@ class KeyedStream:
 
         `rows` has the column `key_row` besides its own: which row of `state` is that of the row's key. `state` has one
         row for each key of the batch: its key columns and its values. The function returns the rows that come out, and
-        the new state in the order of the old. Ten times faster than `process`, and more.
+        the new state in the order of the old. Several times faster than `process`.
 
         >>> import polars as pl, weir
         >>> def totals(rows, state):

@@ -19,7 +19,6 @@ from weir.ids import Uid
 from weir.operators.base import key_group_range
 from weir.runtime.savepoints import origin_at
 from weir.runtime.state_files import CheckpointFiles
-from weir.schema import format_schema
 from weir.snapshot.manifest import Manifest, OperatorSnapshot
 from weir.state.frozen import KEY_GROUP_COLUMN, RestoredPart, RestoredParts
 
@@ -166,11 +165,3 @@ def _spark_type(kind: pa.DataType) -> pa.DataType:
     if types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz)
     return kind
-
-
-def summary_text(summary: StateSummary) -> str:
-    """One state in one line."""
-    return (
-        f"{summary.uid}.{summary.state}: {summary.rows} rows, {summary.bytes} bytes, {summary.format}, "
-        f"{summary.parallelism} parts ({format_schema(summary.schema)})"
-    )

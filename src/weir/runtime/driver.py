@@ -148,9 +148,7 @@ class Driver:
 
     def request_checkpoint(self) -> None:
         """The user wants a checkpoint now."""
-        if not isinstance(self.phase, phases.Running):
-            raise JobError(f"job {self._config.name!r} is {self.status}, so it cannot take a checkpoint now")
-        self._coordinate(m.CheckpointRequested())
+        self.request(m.CheckpointRequested())
 
     def request(self, request: m.CheckpointRequested) -> None:
         """The user wants a savepoint, or the job to stop or to drain. Notices with the request's name, or the job's

@@ -72,16 +72,6 @@ class FrozenState(ABC):
         """Nobody reads this any more. Called exactly once, whatever became of the checkpoint."""
 
 
-class FrozenTable(FrozenState):
-    """A state that is built as one table, later."""
-
-    def __init__(self, build: Callable[[], pa.Table]) -> None:
-        self._build = build
-
-    def tables(self) -> Iterator[pa.Table]:
-        yield self._build()
-
-
 def write_tables(tables: Iterable[pa.Table], out: StateWriter) -> StatePart:
     """A whole table in the format that everybody reads."""
     return StatePart(ARROW, put_tables(tables, out))
@@ -175,20 +165,6 @@ class RestoredParts:
     @property
     def whole(self) -> RestoredPart | None:
         return self.parts[0] if len(self.parts) == 1 and self.parts[0].key_groups == self.own else None
-
-
-@dataclass(frozen=True)
-class RestoredTables:
-    """Tables that are at hand already."""
-
-    given: Sequence[pa.Table]
-
-    def tables(self) -> Iterator[pa.Table]:
-        yield from self.given
-
-    @property
-    def whole(self) -> RestoredPart | None:
-        return None
 
 
 @dataclass(frozen=True)

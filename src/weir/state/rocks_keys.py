@@ -115,11 +115,6 @@ class RocksKeys:
         return values[0] if len(values) == 1 else values
 
 
-def group_prefix(key_group: int) -> bytes:
-    """What all keys of a key group begin with."""
-    return key_group.to_bytes(GROUP_BYTES, "big")
-
-
 def _cells(column: pa.Array) -> Cells:
     column = without_views(column)
     if pa.types.is_fixed_size_binary(column.type):

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.sim.ports import SimBackground, SimClock, SimControl
+from tests.states import FrozenTable
 from tests.unit.runtime.fakes import FaultyStorage, ShelfWriter, context, rows, run_all, run_one
 from weir.errors import CheckpointError, CorruptCheckpoint, StorageFull, StorageUnavailable
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
@@ -18,7 +19,7 @@ from weir.runtime.snapshots import Snapshot, Snapshotter
 from weir.runtime.state_files import restored_part
 from weir.snapshot.manifest import Manifest, OperatorSnapshot, PartOf, build, checksum
 from weir.snapshot.messages import FileRef, OperatorPart, SnapshotDeclined, SnapshotTaken, StatePart
-from weir.state.frozen import FrozenTable, encode_table
+from weir.state.frozen import encode_table
 
 HERE = SubtaskId(VertexId(0), 0)
 TABLE = pa.table({"n": [1, 2, 3]})

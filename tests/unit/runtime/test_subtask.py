@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.sim.ports import SimBackground, SimChannel, SimClock, SimControl
+from tests.states import FrozenTable
 from tests.unit.runtime.fakes import (
     Pass,
     Pipes,
@@ -34,7 +35,6 @@ from weir.runtime.subtask import Activity, InnerSubtask, SourceSubtask, Subtask
 from weir.snapshot.alignment import AtLeastOnceAlignment, ExactlyOnceAlignment
 from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput
 from weir.snapshot.messages import SnapshotDeclined, SnapshotTaken
-from weir.state.frozen import FrozenTable
 
 HERE = SubtaskId(VertexId(0), 0)
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.sim.ports import SimBackground, SimClock, SimControl
+from tests.states import FrozenTable
 from tests.unit.runtime.fakes import (
     FaultyStorage,
     Pass,
@@ -44,7 +45,6 @@ from weir.snapshot.messages import (
     TaskRunning,
     TriggerCheckpoint,
 )
-from weir.state.frozen import FrozenTable
 
 A, C = AttemptId(5), CheckpointId(1)
 
