@@ -18,7 +18,7 @@ from tests.sim.ports import SimBackground, SimChannel, SimClock
 from tests.sim.stage import SimCluster, SimStage, SimTask, SimulationFailed, run_quietly
 from tests.sim.storage import CallerCrashed, SimStorage
 from tests.sim.users import Users, read_savepoint
-from tests.sim.workload import FIRST_PLACE, SCHEME, Job, draw_job
+from tests.sim.workload import FIRST_PLACE, SCHEME, Job, draw_job, with_regions
 from weir.config import FixedDelay, JobConfig
 from weir.ids import AttemptId
 from weir.operators.sink import Sink
@@ -27,9 +27,9 @@ from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.driver import Driver, Notice
 from weir.runtime.phases import Outcome
 from weir.runtime.storage import register_scheme
-from weir.snapshot.coordinator import CoordinatorSettings
+from weir.snapshot.run import CoordinatorSettings
 
-STEPS_MAX = 30_000
+STEPS_MAX = 60_000
 """A run that takes longer hangs."""
 
 LINGER_STEPS = 150
@@ -145,10 +145,10 @@ class World:
         self.job_storage = self.storage.below(f"{self.place}/sim")
         register_scheme(SCHEME, lambda uri: self.storage.below(uri.split("://")[1]))
         self.savepoint = savepoint
-        self.job: Job = self._goes_on(after, savepoint) if after and savepoint else draw_job(self.rng, self.external)
+        self.job: Job = self._goes_on(after, savepoint) if after and savepoint else self._drawn(seed)
         # Users draw from numbers of their own, so that a run without them is the same as it ever was.
         self.users = Users(self, after.users.rng if after else random.Random(f"users of {seed}"))
-        self.sinks: list[Sink] = [sink for _, sink in self.job.ends]
+        self.sinks: list[Sink] = self.job.sinks
         self.stages: dict[AttemptId, SimStage] = {}
         self.orphans: list[Callable[[], Any]] = []
         self.completed_ids: list[int] = []
@@ -198,6 +198,10 @@ class World:
         if self.stopped is None:
             for sink in self.sinks:
                 sink.finish()
+
+    def _drawn(self, seed: int) -> Job:
+        # What is beside the first region is drawn from numbers of its own, so that most jobs are what they ever were.
+        return with_regions(draw_job(self.rng, self.external), random.Random(f"regions of {seed}"), self.external)
 
     def _goes_on(self, after: World, savepoint: str) -> Job:
         with self.storage.quiet():
