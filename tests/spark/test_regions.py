@@ -43,7 +43,7 @@ def test_a_killed_worker_restarts_its_own_region_only(embedded: Any, tmp_path: P
         assert kill(right)
         poll(lambda: notices_of(job, "attempt_failed") or job.error, PATIENCE_S)
         poll(lambda: len(notices_of(job, "attempt_running")) == 3 or job.error, PATIENCE_S)
-        assert [notice.detail["region"] for notice in notices_of(job, "attempt_failed")] == [1]
+        assert [notice["region"] for notice in notices_of(job, "attempt_failed")] == [1]
         assert job.process_ids[0] == left
         assert job.process_ids[1] != right
         before = len(notices_of(job, "checkpoint_completed"))
