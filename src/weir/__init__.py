@@ -11,6 +11,7 @@ from weir.api.environment import Environment
 from weir.api.job import JobHandle, JobResult
 from weir.api.keyed import KeyedStream
 from weir.api.stream import Stream
+from weir.api.watermarks import bounded_disorder, monotonic, watermarks_by
 from weir.config import (
     Checkpoints,
     ExponentialDelay,
@@ -24,6 +25,7 @@ from weir.config import (
 from weir.operators.aggregates import Aggregate, aggregate, avg, count, first, last, max, min, sum
 from weir.operators.functions import ProcessFunction
 from weir.operators.keyed_batches import KeyedBatchFunction
+from weir.operators.watermarks import WatermarkGenerator, WatermarkStrategy
 from weir.state.descriptors import (
     AggregatingState,
     BroadcastState,
@@ -45,6 +47,12 @@ __all__ = [
     "Stream",
     "KeyedBatchFunction",
     "KeyedStream",
+    # event time
+    "bounded_disorder",
+    "monotonic",
+    "watermarks_by",
+    "WatermarkGenerator",
+    "WatermarkStrategy",
     # aggregates
     "count",
     "sum",

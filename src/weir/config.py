@@ -178,6 +178,9 @@ class Settings:
     channel_batches_max: int = 8
     """Elements that may wait in one channel; the sender pauses beyond that."""
 
+    watermark_interval: Duration = "100ms"
+    """How often watermarks are made from what came in since."""
+
     heartbeat_interval: Duration = "500ms"
     heartbeat_timeout: Duration = "10s"
     """A task that is silent for longer is given up and the attempt fails."""
@@ -223,7 +226,9 @@ class Settings:
         if self.max_parallelism > MAX_PARALLELISM_LIMIT:
             raise ConfigError(f"Settings.max_parallelism: {self.max_parallelism} is above {MAX_PARALLELISM_LIMIT}")
         size_bytes(self.batch_bytes_max, "Settings.batch_bytes_max")
-        for name in ("buffer_timeout", "heartbeat_interval", "heartbeat_timeout", "launch_timeout", "stop_timeout"):
+        for name in ("buffer_timeout", "watermark_interval", "heartbeat_interval", "heartbeat_timeout"):
+            duration_ms(getattr(self, name), f"Settings.{name}")
+        for name in ("launch_timeout", "stop_timeout"):
             duration_ms(getattr(self, name), f"Settings.{name}")
 
 

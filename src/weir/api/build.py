@@ -6,7 +6,7 @@ they were written. An operator that does not fit is refused at that very line.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from weir.api.places import place_of_caller, placed
 from weir.api.upstream import Upstream
 from weir.errors import PlanError
-from weir.graph.logical import Input, LogicalGraph, Node, Spec
+from weir.graph.logical import Input, LogicalGraph, Node, Spec, TimeColumn
 from weir.ids import Uid
 from weir.operators.base import OperatorSpec
 from weir.operators.sink import Sink
@@ -74,14 +74,20 @@ class Builder:
         *,
         options: Options,
         make_combine: MakeSpec | None = None,
+        time: TimeColumn | None = None,
     ) -> Node:
-        """An operator behind `upstream`; what `make_combine` makes runs before the exchange and feeds it."""
+        """An operator behind `upstream`; what `make_combine` makes runs before the exchange and feeds it. `time`: where
+        what comes out has its event time; None: where it was before, as long as that column is there."""
         with placed(kind, upstream.schema):
             spec = make()
             combine = None if make_combine is None else make_combine()
             before = upstream.schema if combine is None else combine.schema([upstream.schema])
             schema = spec.schema([before])
-        return self._node(kind, spec, upstream.inputs, schema=schema, options=options, combine=combine)
+            sides = spec.sides([before])
+        time = time or _kept(upstream, schema)
+        return self._node(
+            kind, spec, upstream.inputs, schema=schema, options=options, combine=combine, time=time, sides=sides
+        )
 
     def sink(self, kind: str, spec: Sink, upstream: Upstream, *, options: Options) -> Node:
         with placed(kind, upstream.schema):
@@ -97,6 +103,8 @@ class Builder:
         schema: pa.Schema,
         options: Options,
         combine: OperatorSpec | None = None,
+        time: TimeColumn | None = None,
+        sides: Mapping[str, pa.Schema] | None = None,
     ) -> Node:
         return Node(
             id=self.graph.next_id,
@@ -109,4 +117,13 @@ class Builder:
             parallelism=options.parallelism,
             combine=combine,
             place=place_of_caller(),
+            time=time,
+            sides=sides or {},
         )
+
+
+def _kept(upstream: Upstream, schema: pa.Schema) -> TimeColumn | None:
+    time = upstream.time
+    if time is None or time.name not in schema.names or not pa.types.is_timestamp(schema.field(time.name).type):
+        return None
+    return time

@@ -39,6 +39,7 @@ from weir.graph.logical import Node, NodeId
 from weir.graph.plan import Plan
 from weir.graph.planner import plan
 from weir.operators.source import Source
+from weir.operators.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -111,18 +112,28 @@ class Environment:
     # --- Sources ----------------------------------------------------------------------------------------
 
     def read(
-        self, source: Source, *, uid: str | None = None, name: str | None = None, parallelism: int | None = None
+        self,
+        source: Source,
+        *,
+        watermark: WatermarkStrategy | None = None,
+        uid: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
     ) -> Stream:
-        """The rows of a source, such as `weir.connectors.Files("bids/", schema="auction long, price long")`."""
+        """The rows of a source, such as `weir.connectors.Files("bids/", schema="auction long, price long")`.
+
+        watermark: where the rows have their event time, and how far it has come, such as `bounded_disorder("ts", "2s")`
+        """
         if not isinstance(source, Source):
             raise PlanError(f"read: {source!r} is not a source; weir.connectors has some, such as Files(path)")
-        return self._read("source", source, Options(uid, name, parallelism))
+        return self._read("source", source, Options(uid, name, parallelism), watermark)
 
     def from_collection(
         self,
         rows: Iterable[Any],
         schema: pa.Schema | str | None = None,
         *,
+        watermark: WatermarkStrategy | None = None,
         uid: str | None = None,
         name: str | None = None,
         parallelism: int | None = None,
@@ -135,7 +146,7 @@ class Environment:
         >>> weir.Environment().from_collection([("a", 1), ("b", 2)], "word string, n long")
         Stream[word string, n bigint]
         """
-        return self._read("collection", CollectionSource(rows, schema), Options(uid, name, parallelism))
+        return self._read("collection", CollectionSource(rows, schema), Options(uid, name, parallelism), watermark)
 
     def generate(
         self,
@@ -144,6 +155,7 @@ class Environment:
         schema: pa.Schema | str,
         *,
         rate: float | None = None,
+        watermark: WatermarkStrategy | None = None,
         uid: str | None = None,
         name: str | None = None,
         parallelism: int | None = None,
@@ -158,10 +170,16 @@ class Environment:
         Stream[key bigint, value bigint]
         """
         source = Generator(count, make, schema, rate=rate)
-        return self._read("generator", source, Options(uid, name, parallelism))
+        return self._read("generator", source, Options(uid, name, parallelism), watermark)
 
     def from_dataframe(
-        self, dataframe: DataFrame, *, uid: str | None = None, name: str | None = None, parallelism: int | None = None
+        self,
+        dataframe: DataFrame,
+        *,
+        watermark: WatermarkStrategy | None = None,
+        uid: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
     ) -> Stream:
         """The rows of a bounded Spark DataFrame, straight from Spark's own scan.
 
@@ -170,7 +188,7 @@ class Environment:
         """
         from weir.connectors.dataframe import DataFrameSource
 
-        return self._read("dataframe", DataFrameSource(dataframe), Options(uid, name, parallelism))
+        return self._read("dataframe", DataFrameSource(dataframe), Options(uid, name, parallelism), watermark)
 
     # --- Plans ------------------------------------------------------------------------------------------
 
@@ -225,8 +243,12 @@ class Environment:
 
     # --- For streams and results ------------------------------------------------------------------------
 
-    def _read(self, kind: str, source: Source, options: Options) -> Stream:
-        return Stream(self, self._builder.add(self._builder.source(kind, source, options)))
+    def _read(self, kind: str, source: Source, options: Options, watermark: WatermarkStrategy | None = None) -> Stream:
+        stream = Stream(self, self._builder.add(self._builder.source(kind, source, options)))
+        if watermark is None:
+            return stream
+        uid = None if options.uid is None else f"{options.uid}/watermarks"
+        return stream.with_watermarks(watermark, uid=uid, parallelism=options.parallelism)
 
     def _plan(self, *, more: Iterable[Node] = (), ends: Collection[NodeId] | None = None) -> Plan:
         return self._planned(more=more, ends=ends)(self.parallelism)

@@ -20,6 +20,7 @@ from weir.api.options import Format, as_expressions, explained
 from weir.api.upstream import Upstream
 from weir.connectors.console import Stdout
 from weir.errors import PlanError
+from weir.graph.logical import TimeColumn
 from weir.graph.plan import Broadcast, Rebalance
 from weir.operators.base import OperatorSpec
 from weir.operators.batch_results import BatchKind
@@ -27,6 +28,7 @@ from weir.operators.batches import MapBatches
 from weir.operators.expressions import Filter, Select, WithColumns
 from weir.operators.rows import FilterRows, FlatMapRows, MapRows
 from weir.operators.sink import Sink
+from weir.operators.watermarks import AssignWatermarks, WatermarkStrategy
 from weir.schema import format_schema
 
 if TYPE_CHECKING:
@@ -184,6 +186,35 @@ class Stream:
         """
         return self._apply("flat_map", lambda: FlatMapRows(function, schema), Options(uid, name, parallelism))
 
+    # --- Event time -------------------------------------------------------------------------------------
+
+    def with_watermarks(
+        self,
+        strategy: WatermarkStrategy,
+        *,
+        uid: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Say where the rows have their event time, and how far it has come: `weir.bounded_disorder("ts", "2s")`.
+
+        At a source, `read(…, watermark=…)` does the same.
+
+        >>> import weir
+        >>> bids = weir.Environment().from_collection([(1, None)], "auction long, ts timestamp")
+        >>> bids.with_watermarks(weir.bounded_disorder("ts", "2s")).time_column
+        'ts'
+        """
+        if not isinstance(strategy, WatermarkStrategy):
+            raise PlanError(f"{strategy!r} is no watermark strategy; write for example bounded_disorder('ts', '2s')")
+        time = TimeColumn(strategy.column)
+        return self._apply("watermarks", lambda: AssignWatermarks(strategy), Options(uid, name, parallelism), time=time)
+
+    @property
+    def time_column(self) -> str | None:
+        """The column that holds the rows' event time; None: they have none."""
+        return None if self._upstream.time is None else self._upstream.time.name
+
     # --- Where rows go ----------------------------------------------------------------------------------
 
     def key_by(self, *columns: str) -> KeyedStream:
@@ -273,7 +304,10 @@ class Stream:
         *,
         upstream: Upstream | None = None,
         make_combine: MakeSpec | None = None,
+        time: TimeColumn | None = None,
     ) -> Stream:
         builder = self._environment._builder
-        node = builder.operator(kind, make, upstream or self._upstream, options=options, make_combine=make_combine)
+        node = builder.operator(
+            kind, make, upstream or self._upstream, options=options, make_combine=make_combine, time=time
+        )
         return Stream(self._environment, builder.add(node))

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from weir.api.places import place_of_caller, placed
 from weir.errors import PlanError, SchemaError
-from weir.graph.logical import Input, Node, check_keys
+from weir.graph.logical import Input, Node, TimeColumn, check_keys
 from weir.graph.plan import Broadcast, Exchange, Forward, HashByKey
 
 
@@ -23,10 +23,12 @@ class Upstream:
 
     inputs: tuple[Input, ...]
     schema: pa.Schema
+    time: TimeColumn | None = None
+    """Where the rows have their event time, if they have one."""
 
     @classmethod
     def of(cls, node: Node) -> Upstream:
-        return cls((Input(node.id, Forward()),), node.schema)
+        return cls((Input(node.id, Forward()),), node.schema, node.time)
 
     def redirected(self, exchange: Exchange, method: str) -> Upstream:
         """By another exchange: the last one that was asked for holds, but a broadcast must not get lost."""
@@ -46,7 +48,8 @@ class Upstream:
         """The rows of both."""
         with placed("union", self.schema):
             _check_same(self.schema, other.schema)
-        return replace(self, inputs=self.inputs + other.inputs)
+        time = self.time if self.time == other.time else None
+        return replace(self, inputs=self.inputs + other.inputs, time=time)
 
 
 def _check_same(left: pa.Schema, right: pa.Schema) -> None:

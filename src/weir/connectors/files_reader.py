@@ -78,6 +78,15 @@ class FilesReader(SourceReader):
         return {"split_bytes": self._split_bytes, "splits": unread, "done": dict(self._done)}
 
     @property
+    def split(self) -> str:
+        return "" if self._split is None else self._split.name
+
+    @property
+    def open_splits(self) -> frozenset[str] | None:
+        # One after the other: those that wait do not hold event time back.
+        return frozenset({self.split})
+
+    @property
     def wait_ms(self) -> float:
         if self._watch_ms is None:
             return WAIT_MIN_MS

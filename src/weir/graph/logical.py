@@ -8,8 +8,8 @@ Pure: no clock, no file, no Spark.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NewType, TypeAlias
 from urllib.parse import quote
 
@@ -45,10 +45,22 @@ class Place:
 
 @dataclass(frozen=True)
 class Input:
-    """One upstream node, and how its rows are to travel. A node with several inputs reads their union."""
+    """One upstream node, and how its rows are to travel. A node reads the union of its inputs with the same port."""
 
     node: NodeId
     exchange: Exchange
+    port: int = 0
+    side: str | None = None
+    """The tag of a side output of the node; None: its stream."""
+
+
+@dataclass(frozen=True)
+class TimeColumn:
+    """Where a stream's rows have their event time."""
+
+    name: str
+    offset_us: int = 0
+    """To be added: the time of a window's result is the last instant of the window, just before its end."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +82,10 @@ class Node:
     parallelism: int | None = None
     combine: OperatorSpec | None = None
     place: Place | None = None
+    time: TimeColumn | None = None
+    """Of what comes out; None: it has no event time."""
+    sides: Mapping[str, pa.Schema] = field(default_factory=dict)
+    """The schemas of its side outputs, by tag."""
 
     @property
     def is_sink(self) -> bool:

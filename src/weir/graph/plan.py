@@ -78,6 +78,14 @@ class Vertex:
 
 
 @dataclass(frozen=True)
+class SideOutput:
+    """Rows that an operator puts out beside its stream."""
+
+    uid: Uid
+    tag: str
+
+
+@dataclass(frozen=True)
 class Edge:
     """An exchange from one vertex to another."""
 
@@ -86,6 +94,10 @@ class Edge:
     target: VertexId
     exchange: Exchange
     schema: pa.Schema
+    port: int = 0
+    """Which input of the target's first operator, where these differ in meaning."""
+    side: SideOutput | None = None
+    """What travels: a side output of an operator of the source; None: what comes out at the end of its chain."""
 
 
 @dataclass(frozen=True)

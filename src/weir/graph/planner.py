@@ -11,9 +11,21 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from weir.errors import PlanError
 from weir.graph.logical import Node, NodeId, check_keys, check_node, duplicate_uid
-from weir.graph.plan import Edge, Exchange, Forward, HashByKey, Plan, PlannedOperator, Rebalance, Vertex
+from weir.graph.plan import (
+    Edge,
+    Exchange,
+    Forward,
+    HashByKey,
+    Plan,
+    PlannedOperator,
+    Rebalance,
+    SideOutput,
+    Vertex,
+)
 from weir.ids import EdgeId, Uid, VertexId
 from weir.operators.base import OperatorSpec
 
@@ -66,13 +78,28 @@ def _ancestors(nodes: Sequence[Node], ends: Collection[NodeId]) -> frozenset[Nod
 
 
 @dataclass(frozen=True)
+class _StepInput:
+    """Where a step reads from."""
+
+    source: int
+    """The position of the step before."""
+    exchange: Exchange
+    port: int = 0
+    side: str | None = None
+
+
+@dataclass(frozen=True)
 class _Step:
     """One operator that will run, with its inputs as positions in the list of steps."""
 
     operator: PlannedOperator
     parallelism: int
-    inputs: tuple[tuple[int, Exchange], ...]
+    inputs: tuple[_StepInput, ...]
     node: Node
+
+    def schema_of(self, side: str | None) -> pa.Schema:
+        """Of what comes out, or of a side output."""
+        return self.operator.schema if side is None else self.node.sides[side]
 
 
 class _Steps:
@@ -92,22 +119,25 @@ class _Steps:
                 "lower it, or raise Settings.max_parallelism before the job has any state"
             )
         name = node.name or uid
-        inputs: list[tuple[int, Exchange]] = []
+        inputs: list[_StepInput] = []
         for position, wanted in enumerate(node.inputs):
-            source = self._of_node[wanted.node]
+            source, side = self._of_node[wanted.node], wanted.side
             if isinstance(wanted.exchange, HashByKey):
-                check_keys(wanted.exchange.keys, self.all[source].operator.schema)
+                check_keys(wanted.exchange.keys, self.all[source].schema_of(side))
             if node.combine is not None:
                 suffix = "combine" if len(node.inputs) == 1 else f"combine-{position + 1}"
-                operator = self._combine(node.combine, source, uid=Uid(f"{uid}/{suffix}"), name=f"{name}/{suffix}")
-                step = _Step(operator, self.all[source].parallelism, ((source, Forward()),), node)
-                source = self._append(step)
-            inputs.append((source, self._exchange(wanted.exchange, source, parallelism)))
+                operator = self._combine(
+                    node.combine, self.all[source].schema_of(side), uid=Uid(f"{uid}/{suffix}"), name=f"{name}/{suffix}"
+                )
+                step = _Step(operator, self.all[source].parallelism, (_StepInput(source, Forward(), side=side),), node)
+                source, side = self._append(step), None
+            exchange = self._exchange(wanted.exchange, source, parallelism)
+            inputs.append(_StepInput(source, exchange, wanted.port, side))
         operator = PlannedOperator(uid=uid, name=name, spec=node.spec, schema=node.schema)
         self._of_node[node.id] = self._append(_Step(operator, parallelism, tuple(inputs), node))
 
-    def _combine(self, spec: OperatorSpec, source: int, *, uid: Uid, name: str) -> PlannedOperator:
-        schema = spec.schema([self.all[source].operator.schema])
+    def _combine(self, spec: OperatorSpec, before: pa.Schema, *, uid: Uid, name: str) -> PlannedOperator:
+        schema = spec.schema([before])
         return PlannedOperator(uid=uid, name=name, spec=spec, schema=schema)
 
     def _exchange(self, wanted: Exchange, source: int, parallelism: int) -> Exchange:
@@ -130,11 +160,11 @@ def _check_unique(steps: Sequence[_Step]) -> None:
 
 
 def _chain(steps: Sequence[_Step], max_parallelism: int) -> Plan:
-    consumers = Counter(source for step in steps for source, _ in step.inputs)
+    consumers = Counter(i.source for step in steps for i in step.inputs if i.side is None)
     chains: dict[int, list[int]] = {}
     chain_of: dict[int, int] = {}
     for position, step in enumerate(steps):
-        head = chain_of[step.inputs[0][0]] if _chains_to_input(step, steps, consumers) else position
+        head = chain_of[step.inputs[0].source] if _chains_to_input(step, steps, consumers) else position
         chain_of[position] = head
         chains.setdefault(head, []).append(position)
     # A chain's head is older than whatever reads the chain, so the order of heads is topological.
@@ -150,13 +180,16 @@ def _chain(steps: Sequence[_Step], max_parallelism: int) -> Plan:
     )
     edges: list[Edge] = []
     for head in heads:
-        for source, exchange in steps[head].inputs:
+        for i in steps[head].inputs:
+            before = steps[i.source]
             edge = Edge(
                 id=EdgeId(len(edges)),
-                source=vertex_of_head[chain_of[source]],
+                source=vertex_of_head[chain_of[i.source]],
                 target=vertex_of_head[head],
-                exchange=exchange,
-                schema=steps[source].operator.schema,
+                exchange=i.exchange,
+                schema=before.schema_of(i.side),
+                port=i.port,
+                side=None if i.side is None else SideOutput(before.operator.uid, i.side),
             )
             edges.append(edge)
     return Plan(vertices=vertices, edges=tuple(edges), max_parallelism=max_parallelism)
@@ -165,5 +198,6 @@ def _chain(steps: Sequence[_Step], max_parallelism: int) -> Plan:
 def _chains_to_input(step: _Step, steps: Sequence[_Step], consumers: Mapping[int, int]) -> bool:
     if len(step.inputs) != 1:
         return False
-    source, exchange = step.inputs[0]
-    return isinstance(exchange, Forward) and steps[source].parallelism == step.parallelism and consumers[source] == 1
+    only = step.inputs[0]
+    alone = only.side is None and consumers[only.source] == 1
+    return alone and isinstance(only.exchange, Forward) and steps[only.source].parallelism == step.parallelism

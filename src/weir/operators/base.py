@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -101,12 +102,33 @@ class Restored:
 class Operator:
     """One subtask's instance of an operator. The defaults are those of a stateless one."""
 
+    sides: Mapping[str, Emit] = MappingProxyType({})
+    """Side outputs by tag, those that somebody reads; set before `open`."""
+
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         """Get ready. `restored` is None on a fresh start."""
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         """Take one batch; emit any number of batches."""
         raise NotImplementedError(type(self).__name__)
+
+    def process_from(self, port: int, batch: pa.RecordBatch, out: Emit) -> None:
+        """Take one batch of one of several inputs, which differ in meaning. Only the first of a chain has more than
+        one."""
+        self.process(batch, out)
+
+    def watermark(self, time_us: int, out: Emit) -> int | None:
+        """Event time has come this far, in microseconds. Emit what is due. Returns the watermark that goes on; None:
+        none does."""
+        return time_us
+
+    @property
+    def wake_ms(self) -> float | None:
+        """When, by the wall clock, `tick` is wanted; None: not at all."""
+        return None
+
+    def tick(self, now_ms: float, out: Emit) -> None:
+        """The wall clock shows at least `wake_ms`. Emit what is due."""
 
     def flush(self, out: Emit) -> None:
         """Emit what was held back to merge it with later rows. Called when idle, on time-out, before each marker."""
@@ -132,6 +154,10 @@ class OperatorSpec(ABC):
     @abstractmethod
     def make(self) -> Operator:
         """A fresh instance for one subtask."""
+
+    def sides(self, inputs: Sequence[pa.Schema]) -> Mapping[str, pa.Schema]:
+        """The schemas of its side outputs, by tag."""
+        return {}
 
     @property
     def states(self) -> tuple[str, ...]:

@@ -41,6 +41,16 @@ class SourceReader(ABC):
         """Where the next poll goes on, as JSON that later polls do not change."""
 
     @property
+    def split(self) -> str:
+        """Of a source with several splits: the one that the last rows came from."""
+        return ""
+
+    @property
+    def open_splits(self) -> frozenset[str] | None:
+        """The splits that more rows may come from now; None: nobody can tell. Event time waits for the slowest."""
+        return None
+
+    @property
     def wait_ms(self) -> float:
         """After an empty poll: how long to wait before the next."""
         return 10.0

@@ -70,6 +70,40 @@ class Chain:
         self._holding = True
         self._first(batch)
 
+    def process_from(self, port: int, batch: pa.RecordBatch) -> None:
+        """The same for one of several inputs of the first operator."""
+        if port == 0 or not self.links:
+            self.process(batch)
+            return
+        self._holding = True
+        first = self.links[0]
+        first.counters.took(batch)
+        first.operator.process_from(port, batch, first.out)
+
+    def watermark(self, time_us: int, *, behind: int = -1) -> int | None:
+        """Event time has come this far, for the operators behind one of them. What goes on behind the last."""
+        self.flush()
+        for link in self.links[behind + 1 :]:
+            passed = link.operator.watermark(time_us, link.out)
+            if passed is None:
+                return None
+            time_us = passed
+        return time_us
+
+    @property
+    def wake_ms(self) -> float | None:
+        """When an operator wants `tick`."""
+        wakes_ms = [wake_ms for link in self.links if (wake_ms := link.operator.wake_ms) is not None]
+        return min(wakes_ms, default=None)
+
+    def tick(self, now_ms: float) -> None:
+        """Tell those who want to know that so much time has passed."""
+        for link in self.links:
+            wake_ms = link.operator.wake_ms
+            if wake_ms is not None and now_ms >= wake_ms:
+                self._holding = True
+                link.operator.tick(now_ms, link.out)
+
     def flush(self) -> None:
         """Push out what operators hold back, from the first to the last."""
         if self._holding:

@@ -27,10 +27,11 @@ from weir.errors import DataError, ProtocolViolation
 from weir.ids import CheckpointId
 from weir.runtime.ports import Element
 from weir.snapshot import messages
-from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput, Marker
+from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput, Marker, StreamIdle, Watermark
 from weir.snapshot.messages import FromTask, ToTask
 
 BATCH, BATCH_WITH_DICTIONARIES, BARRIER, BARRIER_CANCELLED, END_OF_INPUT, CREDIT, MESSAGE = range(16, 23)
+WATERMARK, STREAM_IDLE = 23, 24
 
 FRAME_BYTES_MAX = (1 << 31) - 1024
 """gRPC counts the bytes of a message in 31 bits."""
@@ -164,6 +165,10 @@ class ElementCodec:
             return _MARKER.pack(BARRIER_CANCELLED, _HEADER.size, 0, channel, element.checkpoint)
         if isinstance(element, EndOfInput):
             return _MARKER.pack(END_OF_INPUT, _HEADER.size, 0, channel, 0)
+        if isinstance(element, Watermark):
+            return _MARKER.pack(WATERMARK, _HEADER.size, 0, channel, element.time_us)
+        if isinstance(element, StreamIdle):
+            return _MARKER.pack(STREAM_IDLE, _HEADER.size, 0, channel, 0)
         raise ProtocolViolation(f"{type(element).__name__} cannot travel in a channel")
 
     def decode(self, frame: pa.Buffer) -> Element:
@@ -212,6 +217,10 @@ def _marker(kind: int, value: int, rest: bytes) -> Marker:
         return BarrierCancelled(CheckpointId(value))
     if kind == END_OF_INPUT:
         return EndOfInput()
+    if kind == WATERMARK:
+        return Watermark(value)
+    if kind == STREAM_IDLE:
+        return StreamIdle()
     raise ProtocolViolation(f"a frame of kind {kind} is no element")
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pyarrow as pa
 
 from weir.errors import ProtocolViolation
-from weir.graph.plan import Broadcast, Edge, Forward, HashByKey, Plan, Rebalance
-from weir.ids import SubtaskId
+from weir.graph.plan import Broadcast, Edge, Forward, HashByKey, Plan, Rebalance, SideOutput
+from weir.ids import SubtaskId, Uid
+from weir.operators.base import Emit
 from weir.runtime.ports import Element, OutChannel, Transport
 from weir.snapshot.elements import Marker
 from weir.state.hashing import split_by_owner
@@ -44,17 +46,25 @@ class Gate:
     """All outputs of one subtask."""
 
     def __init__(self, plan: Plan, subtask: SubtaskId, transport: Transport) -> None:
-        self._outputs: list[tuple[Route, list[_Lane]]] = []
+        self._outputs: dict[SideOutput | None, list[tuple[Route, list[_Lane]]]] = {None: []}
+        self._lanes: list[_Lane] = []
         for edge in plan.out_edges(subtask.vertex):
             lanes = [_Lane(transport.out(channel)) for channel in plan.out_channels(edge, subtask.index)]
-            self._outputs.append((_route(edge, subtask.index, len(lanes), plan.max_parallelism), lanes))
-        self._lanes = [lane for _, lanes in self._outputs for lane in lanes]
+            route = _route(edge, subtask.index, len(lanes), plan.max_parallelism)
+            self._outputs.setdefault(edge.side, []).append((route, lanes))
+            self._lanes += lanes
 
     def emit(self, batch: pa.RecordBatch) -> None:
         """Route a batch on every edge."""
-        for route, lanes in self._outputs:
-            for target, part in route(batch):
-                lanes[target].push(part)
+        _send(self._outputs[None], batch)
+
+    def sides(self, uid: Uid) -> dict[str, Emit]:
+        """The side outputs of an operator that somebody reads, by tag."""
+        return {
+            side.tag: partial(_send_some, outputs)
+            for side, outputs in self._outputs.items()
+            if side is not None and side.uid == uid
+        }
 
     def mark(self, marker: Marker) -> None:
         """Send a marker behind everything that was emitted, on every channel."""
@@ -73,6 +83,17 @@ class Gate:
             if lane.waiting and not lane.drain():
                 drained = False
         return drained
+
+
+def _send(outputs: Sequence[tuple[Route, list[_Lane]]], batch: pa.RecordBatch) -> None:
+    for route, lanes in outputs:
+        for target, part in route(batch):
+            lanes[target].push(part)
+
+
+def _send_some(outputs: Sequence[tuple[Route, list[_Lane]]], batch: pa.RecordBatch) -> None:
+    if batch.num_rows:
+        _send(outputs, batch)
 
 
 def _route(edge: Edge, index: int, targets: int, max_parallelism: int) -> Route:

@@ -20,6 +20,7 @@ from weir.errors import ProtocolViolation
 from weir.ids import CheckpointId, SubtaskId, Uid
 from weir.operators.base import Frozen, OperatorContext
 from weir.operators.source import SourceReader
+from weir.operators.watermarks import AssigningWatermarks
 from weir.runtime.chain import Chain, Counters
 from weir.runtime.gate import Gate
 from weir.runtime.ports import Clock, InChannel
@@ -36,7 +37,8 @@ from weir.snapshot.alignment import (
     TakeSnapshot,
     UnblockChannels,
 )
-from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput
+from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput, StreamIdle, Watermark
+from weir.snapshot.watermarks import END_US, WatermarkMerge
 
 
 class Activity(Enum):
@@ -61,6 +63,7 @@ class Subtask(ABC):
         snapshotter: Snapshotter,
         clock: Clock,
         buffer_timeout_ms: float,
+        watermark_interval_ms: float,
     ) -> None:
         self.id = subtask
         self.chain = chain
@@ -71,11 +74,36 @@ class Subtask(ABC):
         self._clock = clock
         self._buffer_timeout_ms = buffer_timeout_ms
         self._flushed_ms = clock.now_ms()
+        self._generators = [
+            (index, link.operator)
+            for index, link in enumerate(chain.links)
+            if isinstance(link.operator, AssigningWatermarks)
+        ]
+        self._watermark_interval_ms = watermark_interval_ms
+        self._generate_ms = self._flushed_ms + watermark_interval_ms
+        self._is_starved = True
+        """Since watermarks were made, there was always room for more rows."""
+        self.watermark_us: int | None = None
+        """The last watermark that went on."""
+
+    @property
+    def wake_ms(self) -> float | None:
+        """When this subtask wants a step although nothing comes in. None while an output is full: room is made by
+        others, who then wake the loop. Asking for an early wake-up would only keep it spinning until then."""
+        if self.finished or self._gate.full:
+            return None
+        wakes_ms = [self._generate_ms] if self._generators else []
+        if (wanted_ms := self.chain.wake_ms) is not None:
+            # Operators go by the wall clock, the loop by one that never jumps.
+            wakes_ms.append(self._clock.now_ms() + max(0.0, wanted_ms - self._clock.wall_ms()))
+        return min(wakes_ms, default=None)
 
     def step(self) -> Activity:
         """One bounded piece of work."""
         if not self._gate.drain():
+            self._is_starved = False
             return Activity.BLOCKED
+        self._keep_time()
         if self._work():
             now_ms = self._clock.now_ms()
             if self.chain.holding and now_ms - self._flushed_ms >= self._buffer_timeout_ms:
@@ -85,6 +113,28 @@ class Subtask(ABC):
             self._flush(self._clock.now_ms())
             return Activity.BUSY
         return Activity.IDLE
+
+    def _keep_time(self) -> None:
+        """Make watermarks, and wake operators that wait for the wall clock, when it is time to."""
+        if self.finished:
+            return
+        if self._generators and (now_ms := self._clock.now_ms()) >= self._generate_ms:
+            self._generate_ms = now_ms + self._watermark_interval_ms
+            for index, generator in self._generators:
+                made = generator.generated(now_ms, is_starved=self._is_starved)
+                if isinstance(made, Watermark):
+                    self._pass_watermark(self.chain.watermark(made.time_us, behind=index))
+                elif made is not None:
+                    self._gate.mark(made)
+            self._is_starved = True
+        wake_ms = self.chain.wake_ms
+        if wake_ms is not None and (now_ms := self._clock.wall_ms()) >= wake_ms:
+            self.chain.tick(now_ms)
+
+    def _pass_watermark(self, time_us: int | None) -> None:
+        if time_us is not None:
+            self.watermark_us = time_us
+            self._gate.mark(Watermark(time_us))
 
     @abstractmethod
     def _work(self) -> bool:
@@ -134,6 +184,10 @@ class Subtask(ABC):
         self._snapshotter.begin(Snapshot(barrier.checkpoint, frozen, prepare, self._clock.now_ms(), barrier.savepoint))
 
     def _end(self) -> None:
+        # Event time ends with the rows, for those behind a generator of watermarks, too.
+        for behind in [*(index for index, _ in self._generators), -1]:
+            if self.chain.watermark(END_US, behind=behind) is not None:
+                self.watermark_us = END_US
         self.chain.end()
         self._gate.mark(EndOfInput())
         self.finished = True
@@ -159,15 +213,19 @@ class SourceSubtask(Subtask):
         self._triggers: deque[_Trigger] = deque()
         self._cancelled: set[CheckpointId] = set()
         """Triggers that wait and were aborted meanwhile."""
+        self._tracker = self._generators[0][1] if self._generators and self._generators[0][0] == 0 else None
+        """Whom the splits of this source concern."""
         self._poll_after_ms = 0.0
         self._paused_by: CheckpointId | None = None
         self._draining = False
 
     @property
     def wake_ms(self) -> float | None:
-        """When the reader wants to be asked again; None once it is finished, and while an output is full: room is
-        made by others, who then wake the loop. Asking for an early wake-up would only keep it spinning until then."""
-        return None if self.finished or self._paused_by is not None or self._gate.full else self._poll_after_ms
+        """The same, and when the reader wants to be asked again."""
+        wake_ms = super().wake_ms
+        if self.finished or self._paused_by is not None or self._gate.full:
+            return wake_ms
+        return self._poll_after_ms if wake_ms is None else min(wake_ms, self._poll_after_ms)
 
     def trigger(self, barrier: Barrier, *, pause: bool = False) -> None:
         self._triggers.append(_Trigger(barrier, pause))
@@ -207,6 +265,8 @@ class SourceSubtask(Subtask):
         batch = self.reader.poll(self._rows_max)
         if batch is not None and batch.num_rows:
             self.counters.gave(batch)
+            if self._tracker is not None:
+                self._tracker.reading(self.reader.split, self.reader.open_splits)
             self.chain.process(batch)
             return True
         if self.reader.finished:
@@ -234,6 +294,7 @@ class InnerSubtask(Subtask):
         subtask: SubtaskId,
         *,
         inputs: Sequence[InChannel],
+        ports: Sequence[int],
         alignment: Alignment,
         rows_max: int,
         bytes_max: int,
@@ -241,6 +302,9 @@ class InnerSubtask(Subtask):
     ) -> None:
         super().__init__(subtask, **common)  # type: ignore[arg-type]
         self._inputs = list(inputs)
+        self._ports = list(ports)
+        """By channel: which input of the first operator it belongs to."""
+        self._watermarks = WatermarkMerge(len(self._inputs))
         self._alignment = alignment
         self._rows_max = rows_max
         self._bytes_max = bytes_max
@@ -268,19 +332,32 @@ class InnerSubtask(Subtask):
         element = self._inputs[channel].peek()
         self._inputs[channel].pop()
         if isinstance(element, pa.RecordBatch):
-            self.chain.process(self._merged(channel, element))
+            self._watermarks.resumed(channel)
+            self.chain.process_from(self._ports[channel], self._merged(channel, element))
             return
         if isinstance(element, Barrier):
             self._barriers[element.checkpoint] = element
             self._align(BarrierArrived(channel, element.checkpoint))
         elif isinstance(element, BarrierCancelled):
             self._align(BarrierCancelArrived(channel, element.checkpoint))
+        elif isinstance(element, Watermark):
+            self._advance(self._watermarks.advanced(channel, element.time_us))
+        elif isinstance(element, StreamIdle):
+            self._advance(self._watermarks.idle(channel))
+            if self._watermarks.is_idle:
+                self._gate.mark(element)
         elif isinstance(element, EndOfInput):
             self._ended.add(channel)
             if len(self._ended) == len(self._inputs):
                 self._end()
+            else:
+                self._advance(self._watermarks.ended(channel))
         else:
             raise ProtocolViolation(f"subtask {self.id}: unknown element {element!r}")
+
+    def _advance(self, time_us: int | None) -> None:
+        if time_us is not None:
+            self._pass_watermark(self.chain.watermark(time_us))
 
     def _merged(self, channel: int, first: pa.RecordBatch) -> pa.RecordBatch:
         # A slow operator finds several batches waiting and takes them as one: large batches under load, and

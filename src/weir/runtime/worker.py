@@ -129,9 +129,8 @@ class Worker:
 
     @property
     def wake_ms(self) -> float | None:
-        """When a source wants to be polled again, if nothing else happens before."""
-        times = [s.wake_ms for s in self._subtasks if isinstance(s, SourceSubtask) and s.wake_ms is not None]
-        return min(times, default=None)
+        """When a subtask wants a step, if nothing else happens before."""
+        return min((wake_ms for s in self._subtasks if (wake_ms := s.wake_ms) is not None), default=None)
 
     def heartbeat(self) -> None:
         """Tell the driver that this task is alive and what it has done."""
@@ -218,7 +217,7 @@ class _Builder:
             sink=sink,
         )
         inner = [operator for operator in operators if isinstance(operator.spec, OperatorSpec)]
-        chain = Chain([self._link(operator) for operator in inner], sink.write if sink else gate.emit)
+        chain = Chain([self._link(operator, gate) for operator in inner], sink.write if sink else gate.emit)
         common = {
             "chain": chain,
             "gate": gate,
@@ -226,6 +225,7 @@ class _Builder:
             "snapshotter": snapshotter,
             "clock": self._ports.clock,
             "buffer_timeout_ms": duration_ms(self._config.settings.buffer_timeout),
+            "watermark_interval_ms": duration_ms(self._config.settings.watermark_interval),
         }
         if isinstance(operators[0].spec, Source):
             return self._source(operators[0], operators[0].spec, common)
@@ -242,11 +242,9 @@ class _Builder:
 
     def _inner(self, common: dict[str, Any]) -> Subtask:
         plan, settings = self._config.plan, self._config.settings
-        channels = [
-            self._ports.transport.into(channel)
-            for edge in plan.in_edges(self._subtask.vertex)
-            for channel in plan.in_channels(edge, self._subtask.index)
-        ]
+        edges = plan.in_edges(self._subtask.vertex)
+        laid = [(edge.port, channel) for edge in edges for channel in plan.in_channels(edge, self._subtask.index)]
+        channels = [self._ports.transport.into(channel) for _, channel in laid]
         alignment: Alignment
         if self._config.mode == "at_least_once":
             alignment = AtLeastOnceAlignment(len(channels))
@@ -255,6 +253,7 @@ class _Builder:
         return InnerSubtask(
             self._subtask,
             inputs=channels,
+            ports=[port for port, _ in laid],
             alignment=alignment,
             rows_max=settings.batch_rows_max,
             bytes_max=size_bytes(settings.batch_bytes_max),
@@ -279,7 +278,7 @@ class _Builder:
     def _report_committed(self, checkpoint: CheckpointId) -> None:
         self._ports.control.send(EpochsCommitted(self._config.attempt, checkpoint, self._subtask))
 
-    def _link(self, operator: PlannedOperator) -> Link:
+    def _link(self, operator: PlannedOperator, gate: Gate) -> Link:
         assert isinstance(operator.spec, OperatorSpec)
         context = self._context(operator)
         instance = operator.spec.make()
@@ -289,6 +288,7 @@ class _Builder:
             # State that the operator no longer declares may be dropped; if it may not, the driver has refused it.
             declared = {name: state for name, state in restored.states.items() if name in operator.spec.states}
             restored = replace(restored, states=declared)
+        instance.sides = gate.sides(operator.uid)
         instance.open(context, restored)
         return Link(operator.uid, operator.name, instance)
 

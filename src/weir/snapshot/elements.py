@@ -37,4 +37,16 @@ class EndOfInput:
     """No more rows will come on this channel."""
 
 
-Marker: TypeAlias = "Barrier | BarrierCancelled | EndOfInput"
+@dataclass(frozen=True)
+class Watermark:
+    """Event time has come this far, in microseconds since 1970: earlier rows that still come are late."""
+
+    time_us: int
+
+
+@dataclass(frozen=True)
+class StreamIdle:
+    """No rows for now: until something else comes, this channel does not hold event time back."""
+
+
+Marker: TypeAlias = "Barrier | BarrierCancelled | EndOfInput | Watermark | StreamIdle"

@@ -110,6 +110,7 @@ def bench(
         ),
         "clock": clock,
         "buffer_timeout_ms": buffer_timeout_ms,
+        "watermark_interval_ms": 100.0,
     }
     channels = [SimChannel(100, local=True) for _ in range(inputs)]
     subtask: Subtask
@@ -118,7 +119,13 @@ def bench(
     else:
         alignment = (ExactlyOnceAlignment if exactly_once else AtLeastOnceAlignment)(inputs)
         subtask = InnerSubtask(
-            HERE, inputs=channels, alignment=alignment, rows_max=rows_max, bytes_max=bytes_max, **common
+            HERE,
+            inputs=channels,
+            ports=[0] * inputs,
+            alignment=alignment,
+            rows_max=rows_max,
+            bytes_max=bytes_max,
+            **common,
         )
     return Bench(subtask, pipes, clock, control, background, recording, channels)
 

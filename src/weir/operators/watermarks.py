@@ -1,0 +1,233 @@
+"""Watermarks made from the rows of a stream: how far its event time has come.
+
+Comes in: batches with a column of times. Goes out: the same batches; and, whenever the
+subtask asks, the watermark of its open splits, or word that the stream is idle. Never
+looks at a clock itself.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.errors import DataError, SchemaError
+from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.user_code import operator_label, user_code_error
+from weir.snapshot.elements import StreamIdle, Watermark
+from weir.snapshot.watermarks import NEVER_US
+
+TIME = pa.timestamp("us")
+ONLY = ""
+"""The split of a source that has only one."""
+
+
+class WatermarkGenerator:
+    """Your own watermarks. Write a subclass; one instance is made for each split of a source."""
+
+    def observe(self, rows: pl.DataFrame) -> datetime | int | None:
+        """Look at a batch. A watermark (a time, or microseconds since 1970) that holds from its end on, or None."""
+        raise NotImplementedError(f"{type(self).__name__}.observe")
+
+    def periodic(self) -> datetime | int | None:
+        """Asked every `Settings.watermark_interval`. A watermark, or None."""
+        return None
+
+
+@dataclass(frozen=True)
+class WatermarkStrategy:
+    """How watermarks follow from the rows. Made by `bounded_disorder`, `monotonic` and `watermarks_by`."""
+
+    column: str
+    disorder_us: int = 0
+    idle_after_ms: int | None = None
+    jump_max_us: int | None = None
+    generator: Callable[[], WatermarkGenerator] | None = None
+
+
+class AssignWatermarks(OperatorSpec):
+    """Hand batches on, and make watermarks from them. Watermarks from before end here."""
+
+    def __init__(self, strategy: WatermarkStrategy) -> None:
+        self.strategy = strategy
+
+    def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        check_time_column(self.strategy.column, inputs[0])
+        return inputs[0]
+
+    def make(self) -> AssigningWatermarks:
+        return AssigningWatermarks(self.strategy)
+
+
+def check_time_column(column: str, schema: pa.Schema) -> None:
+    """Refuse a column of event times that is not there, or of another type."""
+    if column not in schema.names:
+        raise SchemaError(f"no column {column!r} for event time; the columns are: {', '.join(schema.names)}")
+    kind = schema.field(column).type
+    if not pa.types.is_timestamp(kind):
+        raise SchemaError(
+            f"column {column!r} is of type {kind}; event time needs a timestamp: convert it with "
+            f"with_columns({column}=pl.from_epoch({column!r}, time_unit='ms')), or str.to_datetime()"
+        )
+
+
+def times_us(column: pa.Array) -> pa.Array:
+    """A timestamp column as int64 microseconds since 1970, in UTC where it has a zone."""
+    if column.type.unit != "us":
+        column = pc.cast(column, pa.timestamp("us", column.type.tz), safe=False)
+    return column.view(pa.int64())
+
+
+class AssigningWatermarks(Operator):
+    """One subtask's watermarks, over the splits that are open."""
+
+    def __init__(self, strategy: WatermarkStrategy) -> None:
+        self._strategy = strategy
+        self._splits: dict[str, _Split] = {}
+        self._restored: dict[str, int] = {}
+        """Of splits that may turn up again after a restore."""
+        self._split = ONLY
+        self._passed_us = self._repeated_us = NEVER_US
+        self._idle_since_ms: float | None = None
+        self._has_rows = False
+        self._is_idle = False
+
+    def open(self, context: OperatorContext, restored: Restored | None) -> None:
+        self._context = context
+        self._label = operator_label(context)
+        parts = [] if restored is None else [part for part in restored.inline if part.value is not None]
+        for part in parts:
+            for split, latest_us in part.value["splits"].items():
+                self._restored[split] = max(self._restored.get(split, NEVER_US), latest_us)
+        # What was told before the restart is told again, so that a stream without new rows holds nothing back.
+        own = [part.value["passed_us"] for part in parts if (part.index, part.parallelism) == _place(context)]
+        self._repeated_us = own[0] if own else min((part.value["passed_us"] for part in parts), default=NEVER_US)
+
+    def reading(self, split: str, still_open: Collection[str] | None) -> None:
+        """The next rows come from this split. `still_open`: all that may still have rows; None: nobody knows."""
+        self._split = split
+        if still_open is not None:
+            for gone in [known for known in self._splits if known not in still_open]:
+                del self._splits[gone]
+
+    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
+        split = self._splits.get(self._split)
+        if split is None:
+            split = self._splits[self._split] = _Split(self._strategy, self._restored.pop(self._split, NEVER_US))
+        column = batch.column(self._strategy.column)
+        if column.null_count:
+            row = column.is_null().index(True).as_py()
+            raise DataError(
+                f"{self._label}: row {batch.slice(row, 1).to_pylist()[0]} has no time in {self._strategy.column!r}; "
+                "leave such rows out before with filter(), or give them a time"
+            )
+        try:
+            split.observe(batch, times_us(column))
+        except _TooFar as jump:
+            row = batch.slice(jump.row, 1).to_pylist()[0]
+            raise DataError(
+                f"{self._label}: row {row} is {jump.ahead_us / 1e6:.0f} s ahead of the latest before it, more than "
+                f"the {(self._strategy.jump_max_us or 0) / 1e6:.0f} s of jump_max; a wrong time would close every "
+                "window up to it. Leave such rows out before, or raise jump_max"
+            ) from None
+        except DataError:
+            raise
+        except Exception as error:
+            raise user_code_error(error, self._context, doing="the watermark of a batch") from None
+        self._has_rows = True
+        out(batch)
+
+    def watermark(self, time_us: int, out: Emit) -> int | None:
+        return None
+
+    def generated(self, now_ms: float, *, is_starved: bool) -> Watermark | StreamIdle | None:
+        """What is to be told now. `is_starved`: there was room for rows all the time since the last call."""
+        if self._repeated_us > self._passed_us:
+            self._passed_us = self._repeated_us
+            return Watermark(self._passed_us)
+        if not self._has_rows:
+            if is_starved:
+                return self._rest(now_ms)
+            self._idle_since_ms = None  # rows that cannot be handed on for want of room are no idleness
+            return None
+        self._has_rows = False
+        self._idle_since_ms = None
+        self._is_idle = False
+        time_us = min((split.watermark_us for split in self._splits.values()), default=NEVER_US)
+        if time_us <= self._passed_us:
+            return None
+        self._passed_us = time_us
+        return Watermark(time_us)
+
+    def freeze(self) -> Frozen:
+        known = {split: found.latest_us for split, found in self._splits.items()}
+        return Frozen({"splits": {**self._restored, **known}, "passed_us": max(self._passed_us, self._repeated_us)})
+
+    def _rest(self, now_ms: float) -> StreamIdle | None:
+        if self._strategy.idle_after_ms is None or self._is_idle:
+            return None
+        if self._idle_since_ms is None:
+            self._idle_since_ms = now_ms
+        if now_ms - self._idle_since_ms < self._strategy.idle_after_ms:
+            return None
+        self._is_idle = True
+        return StreamIdle()
+
+
+def _place(context: OperatorContext) -> tuple[int, int]:
+    return context.index, context.parallelism
+
+
+class _TooFar(Exception):
+    def __init__(self, row: int, ahead_us: int) -> None:
+        super().__init__(row, ahead_us)
+        self.row, self.ahead_us = row, ahead_us
+
+
+class _Split:
+    """One split's event time so far."""
+
+    def __init__(self, strategy: WatermarkStrategy, latest_us: int) -> None:
+        self._strategy = strategy
+        self._generator = None if strategy.generator is None else copy.deepcopy(strategy.generator())
+        self.latest_us = latest_us
+        """The latest time among its rows; with a generator of the user's, its latest watermark."""
+
+    @property
+    def watermark_us(self) -> int:
+        if self._generator is not None:
+            self._take(self._generator.periodic())
+            return self.latest_us
+        return NEVER_US if self.latest_us == NEVER_US else self.latest_us - self._strategy.disorder_us
+
+    def observe(self, batch: pa.RecordBatch, times: pa.Array) -> None:
+        if self._generator is not None:
+            self._take(self._generator.observe(pl.DataFrame(batch)))
+            return
+        latest_us: int = pc.max(times).as_py()
+        jump_max_us = self._strategy.jump_max_us
+        if jump_max_us is not None and self.latest_us != NEVER_US and latest_us - self.latest_us > jump_max_us:
+            raise _TooFar(pc.index(times, latest_us).as_py(), latest_us - self.latest_us)
+        self.latest_us = max(self.latest_us, latest_us)
+
+    def _take(self, found: datetime | int | Any | None) -> None:
+        if found is None:
+            return
+        if isinstance(found, datetime):
+            found = as_us(found)
+        if not isinstance(found, int):
+            raise DataError(f"a watermark must be a datetime or whole microseconds, found {found!r}")
+        self.latest_us = max(self.latest_us, found)
+
+
+def as_us(time: datetime) -> int:
+    """Microseconds since 1970; a time without a zone is taken as UTC."""
+    aware = time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
+    delta = aware - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds

@@ -1,0 +1,79 @@
+"""The watermark of several channels: the least of those that count, and never back."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from weir.errors import ProtocolViolation
+from weir.snapshot.watermarks import END_US, NEVER_US, WatermarkMerge
+
+
+def test_the_slowest_channel_decides() -> None:
+    merge = WatermarkMerge(2)
+    assert merge.advanced(0, 10) is None
+    assert merge.advanced(1, 4) == 4
+    assert merge.advanced(1, 20) == 10
+    assert merge.advanced(1, 30) is None
+
+
+def test_an_idle_channel_holds_nothing_back() -> None:
+    merge = WatermarkMerge(2)
+    merge.advanced(0, 10)
+    assert merge.idle(1) == 10
+    assert merge.advanced(0, 20) == 20
+
+
+def test_a_channel_that_resumes_behind_counts_when_it_has_caught_up() -> None:
+    merge = WatermarkMerge(2)
+    merge.advanced(1, 5)
+    merge.advanced(0, 10)
+    merge.idle(1)
+    assert merge.advanced(0, 20) == 20
+    merge.resumed(1)
+    assert merge.advanced(1, 8) is None
+    assert merge.advanced(0, 30) == 30  # not held back by one that is behind
+    assert merge.advanced(1, 31) is None
+    assert merge.advanced(0, 40) == 31
+
+
+def test_when_all_are_idle_the_greatest_holds() -> None:
+    merge = WatermarkMerge(2)
+    merge.advanced(0, 10)
+    merge.advanced(1, 3)
+    assert merge.idle(1) == 10
+    assert not merge.is_idle
+    assert merge.idle(0) is None
+    assert merge.is_idle
+
+
+def test_an_ended_channel_holds_nothing_back_and_the_last_ends_event_time() -> None:
+    merge = WatermarkMerge(2)
+    merge.advanced(0, 10)
+    assert merge.ended(1) == 10
+    assert merge.idle(1) is None
+    assert merge.ended(0) == END_US
+
+
+def test_a_channel_cannot_go_back() -> None:
+    merge = WatermarkMerge(1)
+    merge.advanced(0, 10)
+    with pytest.raises(ProtocolViolation, match="went back from 10 to 9"):
+        merge.advanced(0, 9)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_merged_watermark_never_goes_back_nor_beyond_a_channel_that_was_never_idle(seed: int) -> None:
+    rng = random.Random(seed)
+    merge, times, before = WatermarkMerge(3), [NEVER_US] * 3, NEVER_US
+    for _ in range(100):
+        channel = rng.randrange(3)
+        if channel == 2 and rng.random() < 0.4:
+            merge.idle(2)
+        else:
+            times[channel] = max(times[channel], 0) + rng.randint(0, 5)
+            merge.advanced(channel, times[channel])
+        assert merge.time_us >= before
+        assert merge.time_us <= min(times[:2])
+        before = merge.time_us
