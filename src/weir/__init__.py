@@ -12,6 +12,7 @@ from weir.api.job import JobHandle, JobResult
 from weir.api.keyed import KeyedStream
 from weir.api.stream import Stream
 from weir.api.watermarks import bounded_disorder, monotonic, watermarks_by
+from weir.api.windowed import WindowedStream, sliding, tumbling
 from weir.config import (
     Checkpoints,
     ExponentialDelay,
@@ -53,6 +54,9 @@ __all__ = [
     "watermarks_by",
     "WatermarkGenerator",
     "WatermarkStrategy",
+    "tumbling",
+    "sliding",
+    "WindowedStream",
     # aggregates
     "count",
     "sum",

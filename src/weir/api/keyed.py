@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from weir.api.build import Options
+from weir.config import Duration
 from weir.errors import PlanError
 from weir.operators import aggregates as of
 from weir.operators.aggregate import PartialAggregate, RunningAggregate
@@ -21,11 +22,13 @@ from weir.operators.functions import ProcessFunction
 from weir.operators.keyed_batches import KeyedBatches, KeyedBatchFunction
 from weir.operators.process import ProcessRows
 from weir.operators.reduce import ReduceRows
+from weir.operators.windows import AlignedWindows
 from weir.state.descriptor_base import StateDescriptor
 from weir.state.descriptors import ValueState
 
 if TYPE_CHECKING:
     from weir.api.stream import Stream
+    from weir.api.windowed import WindowedStream
 
 
 class KeyedStream:
@@ -70,11 +73,22 @@ class KeyedStream:
         chosen = {**(aggregates or {}), **named}
         return self._stream._apply(
             "agg",
-            lambda: RunningAggregate(self._keys, _checked(chosen), self.schema),
+            lambda: RunningAggregate(self._keys, checked_aggregates(chosen), self.schema),
             Options(uid, name, parallelism),
             upstream=self._upstream,
             make_combine=lambda: PartialAggregate(self._keys, chosen, self.schema),
         )
+
+    def window(self, windows: AlignedWindows, *, lateness: Duration = 0, late: str | None = None) -> WindowedStream:
+        """By windows of event time: `weir.tumbling("10s")`, `weir.sliding("60s", "10s")`.
+
+        lateness: how long behind its end a window is kept; rows that come by then change it, and it is emitted again
+        late:     a tag: rows that are later still go to this side output of the result (`result.side(tag)`); otherwise
+                  they are left out, and counted in the metrics
+        """
+        from weir.api.windowed import WindowedStream
+
+        return WindowedStream(self, windows, lateness=lateness, late=late)
 
     def count(
         self, column: str = "count", *, uid: str | None = None, name: str | None = None, parallelism: int | None = None
@@ -173,7 +187,8 @@ class KeyedStream:
         )
 
 
-def _checked(aggregates: Mapping[str, Aggregate]) -> Mapping[str, Aggregate]:
+def checked_aggregates(aggregates: Mapping[str, Aggregate]) -> Mapping[str, Aggregate]:
+    """The same, or PlanError."""
     if not aggregates:
         raise PlanError("at least one aggregate is needed, for example agg(n=weir.count())")
     for name, aggregate in aggregates.items():

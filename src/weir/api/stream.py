@@ -20,8 +20,8 @@ from weir.api.options import Format, as_expressions, explained
 from weir.api.upstream import Upstream
 from weir.connectors.console import Stdout
 from weir.errors import PlanError
-from weir.graph.logical import TimeColumn
-from weir.graph.plan import Broadcast, Rebalance
+from weir.graph.logical import Input, TimeColumn
+from weir.graph.plan import Broadcast, Forward, Rebalance
 from weir.operators.base import OperatorSpec
 from weir.operators.batch_results import BatchKind
 from weir.operators.batches import MapBatches
@@ -209,6 +209,16 @@ class Stream:
             raise PlanError(f"{strategy!r} is no watermark strategy; write for example bounded_disorder('ts', '2s')")
         time = TimeColumn(strategy.column)
         return self._apply("watermarks", lambda: AssignWatermarks(strategy), Options(uid, name, parallelism), time=time)
+
+    def side(self, tag: str) -> Stream:
+        """A side output of the operator that made this stream, such as the late rows of a window."""
+        inputs = self._upstream.inputs
+        node = self._environment._builder.graph[inputs[0].node]
+        if len(inputs) > 1 or inputs[0].side is not None or tag not in node.sides:
+            there = ", ".join(repr(known) for known in node.sides) or "none"
+            raise PlanError(f"side: {node} has no side output {tag!r}; it has {there}")
+        upstream = Upstream((Input(node.id, Forward(), side=tag),), node.sides[tag], None)
+        return Stream(self._environment, upstream)
 
     @property
     def time_column(self) -> str | None:

@@ -105,6 +105,9 @@ class Operator:
     sides: Mapping[str, Emit] = MappingProxyType({})
     """Side outputs by tag, those that somebody reads; set before `open`."""
 
+    rows_late = 0
+    """Rows that came too late and were left out."""
+
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         """Get ready. `restored` is None on a fresh start."""
 

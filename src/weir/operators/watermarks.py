@@ -102,12 +102,16 @@ class AssigningWatermarks(Operator):
         self._context = context
         self._label = operator_label(context)
         parts = [] if restored is None else [part for part in restored.inline if part.value is not None]
+        own = [part for part in parts if (part.index, part.parallelism) == (context.index, context.parallelism)]
         for part in parts:
             for split, latest_us in part.value["splits"].items():
-                self._restored[split] = max(self._restored.get(split, NEVER_US), latest_us)
+                if split != ONLY:  # a split with a name is the same wherever it is read
+                    self._restored[split] = max(self._restored.get(split, NEVER_US), latest_us)
+        # Where rows now come from other subtasks than before, the slowest of all is safe.
+        known = [part.value["splits"].get(ONLY, NEVER_US) for part in own or parts]
+        self._restored[ONLY] = min(known, default=NEVER_US)
         # What was told before the restart is told again, so that a stream without new rows holds nothing back.
-        own = [part.value["passed_us"] for part in parts if (part.index, part.parallelism) == _place(context)]
-        self._repeated_us = own[0] if own else min((part.value["passed_us"] for part in parts), default=NEVER_US)
+        self._repeated_us = min((part.value["passed_us"] for part in own or parts), default=NEVER_US)
 
     def reading(self, split: str, still_open: Collection[str] | None) -> None:
         """The next rows come from this split. `still_open`: all that may still have rows; None: nobody knows."""
@@ -178,10 +182,6 @@ class AssigningWatermarks(Operator):
             return None
         self._is_idle = True
         return StreamIdle()
-
-
-def _place(context: OperatorContext) -> tuple[int, int]:
-    return context.index, context.parallelism
 
 
 class _TooFar(Exception):

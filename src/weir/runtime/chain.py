@@ -23,6 +23,7 @@ class Counters:
     rows_out: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+    rows_late: int = 0
 
     def took(self, batch: pa.RecordBatch) -> None:
         self.rows_in += batch.num_rows
@@ -84,6 +85,9 @@ class Chain:
         """Event time has come this far, for the operators behind one of them. What goes on behind the last."""
         self.flush()
         for link in self.links[behind + 1 :]:
+            # What the one before has emitted for this watermark goes on before the watermark does.
+            link.operator.flush(link.out)
+            self._holding = True
             passed = link.operator.watermark(time_us, link.out)
             if passed is None:
                 return None

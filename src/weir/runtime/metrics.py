@@ -12,7 +12,7 @@ from typing import Any
 
 from weir.snapshot.messages import Json
 
-COUNTERS = ("rows_in", "rows_out", "bytes_in", "bytes_out")
+COUNTERS = ("rows_in", "rows_out", "bytes_in", "bytes_out", "rows_late")
 
 
 @dataclass

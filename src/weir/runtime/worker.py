@@ -161,7 +161,9 @@ class Worker:
         spent_ms = self._spent[subtask.id].totals_ms
         if isinstance(subtask, SourceSubtask):
             operators.append((subtask.context.uid, subtask.context.name, subtask.counters))
-        operators += [(link.uid, link.name, link.counters) for link in subtask.chain.links]
+        for link in subtask.chain.links:
+            link.counters.rows_late = link.operator.rows_late
+            operators.append((link.uid, link.name, link.counters))
         if subtask.sink is not None:
             operators.append((subtask.sink.uid, subtask.sink.name, subtask.sink.counters))
         return {

@@ -1,0 +1,70 @@
+"""Windows of event time: which panes a row belongs to, and which windows panes make up.
+
+Comes in: times in microseconds. Goes out: the start of each row's pane, and windows as
+(start, end). A pane is the longest stretch that no window cuts: windows that overlap share
+panes. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from weir.errors import PlanError
+
+Times = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class AlignedWindows:
+    """Windows of one size that begin every `slide_us`, at `offset_us` from 1970. Tumbling: slide and size are equal."""
+
+    size_us: int
+    slide_us: int
+    offset_us: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size_us <= 0:
+            raise PlanError("a window's size must be above zero")
+        if self.slide_us <= 0:
+            raise PlanError("sliding windows must begin every so often: their slide must be above zero")
+        if self.slide_us > self.size_us:
+            raise PlanError(
+                f"windows of {self.size_us / 1e6:g} s every {self.slide_us / 1e6:g} s would leave rows out; "
+                "filter them out before, or take a slide of at most the size"
+            )
+
+    @property
+    def pane_us(self) -> int:
+        return math.gcd(self.size_us, self.slide_us)
+
+    def panes(self, times_us: Times) -> Times:
+        """The start of each row's pane."""
+        if self.offset_us:
+            times_us = times_us - self.offset_us
+        starts = times_us - times_us % self.pane_us
+        return starts + self.offset_us if self.offset_us else starts
+
+    def pane_of(self, time_us: int) -> int:
+        return time_us - (time_us - self.offset_us) % self.pane_us
+
+    def windows(self, pane_us: int) -> Iterator[tuple[int, int]]:
+        """The windows that hold a pane, the earliest first."""
+        last = pane_us - (pane_us - self.offset_us) % self.slide_us
+        count = (self.size_us - (pane_us - last) - 1) // self.slide_us + 1
+        first = last - (count - 1) * self.slide_us
+        for start in range(first, last + 1, self.slide_us):
+            yield start, start + self.size_us
+
+    def last_end(self, pane_us: int) -> int:
+        """The end of the last window that holds a pane: behind it nobody needs the pane."""
+        last = pane_us - (pane_us - self.offset_us) % self.slide_us
+        return last + self.size_us
+
+    def pane_starts(self, window_start_us: int) -> range:
+        """The panes of a window."""
+        return range(window_start_us, window_start_us + self.size_us, self.pane_us)

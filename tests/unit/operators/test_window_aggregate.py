@@ -1,0 +1,170 @@
+"""Windows against a batch computation of the same question: the answer depends on no batch, disorder or crash."""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timedelta
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import weir
+from weir import connectors as io
+from weir.errors import PlanError, SchemaError
+from weir.operators.windows import AlignedWindows
+from weir.testing import run_local
+
+BEGIN = datetime(2026, 1, 1)
+SECOND_US = 1_000_000
+
+
+def rows_of(seed: int, count: int = 400, *, disorder_s: float = 3.0) -> pl.DataFrame:
+    """Bids whose times grow on the whole, but are out of order by up to `disorder_s`."""
+    rng = random.Random(seed)
+    times = [i * 0.25 - rng.random() * disorder_s for i in range(count)]
+    return pl.DataFrame(
+        {
+            "key": [rng.choice([1, 2, 3, None]) for _ in range(count)],
+            "value": [rng.randint(-50, 50) for _ in range(count)],
+            "ts": [BEGIN + timedelta(seconds=s) for s in times],
+        },
+        schema={"key": pl.Int64, "value": pl.Int64, "ts": pl.Datetime("us")},
+    )
+
+
+def windowed(
+    rows: pl.DataFrame, windows: AlignedWindows, *, seed: int = 0, crash_at: tuple[int, ...] = (), **more: Any
+) -> pl.DataFrame:
+    rng = random.Random(seed)
+    settings = weir.Settings(
+        batch_rows_max=rng.choice([1, 7, 64]), channel_batches_max=rng.choice([1, 4]), watermark_interval="1ms"
+    )
+    env = weir.Environment(parallelism=rng.randint(1, 3), settings=settings)
+    stream = env.from_collection(rows, watermark=weir.bounded_disorder("ts", "3s"), uid="rows")
+    result = stream.key_by("key").window(windows, **more).agg(n=weir.count(), total=weir.sum("value"), uid="window")
+    result.write(io.Discard(), uid="out")
+    found = run_local(env, seed=seed, crash_at=crash_at, checkpoint_every=9)
+    return pl.DataFrame(found["out"]).sort("window_start", "key")
+
+
+def batch_answer(rows: pl.DataFrame, size_s: int, slide_s: int, offset_s: int = 0) -> pl.DataFrame:
+    """One row for each window that a row is in, then a plain group-by."""
+    slide, size, offset = slide_s * SECOND_US, size_s * SECOND_US, offset_s * SECOND_US
+    time = pl.col("ts").dt.epoch("us") - offset
+    last = time - time % slide
+    copies = [
+        rows.with_columns(window_start=last - i * slide + offset).filter(
+            pl.col("ts").dt.epoch("us") < pl.col("window_start") + size
+        )
+        for i in range(-(-size // slide))
+    ]
+    grouped = (
+        pl.concat(copies).group_by("key", "window_start").agg(n=pl.len().cast(pl.Int64), total=pl.col("value").sum())
+    )
+    return grouped.select(
+        "key",
+        pl.col("window_start").cast(pl.Datetime("us")),
+        (pl.col("window_start") + size).cast(pl.Datetime("us")).alias("window_end"),
+        "n",
+        "total",
+    ).sort("window_start", "key")
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    ("size_s", "slide_s", "offset_s"), [(10, 10, 0), (10, 10, 3), (12, 4, 0), (10, 4, 1), (6, 5, 0)]
+)
+def test_every_window_is_what_a_batch_query_says(seed: int, size_s: int, slide_s: int, offset_s: int) -> None:
+    rows = rows_of(seed)
+    crashes = tuple(random.Random(seed).sample(range(5, 120), 3)) if seed % 2 else ()
+    windows = weir.sliding(size_s, slide_s, offset=offset_s)
+    found = windowed(rows, windows, seed=seed, crash_at=crashes)
+    assert found.equals(batch_answer(rows, size_s, slide_s, offset_s))
+
+
+def test_a_window_comes_out_once_its_end_is_passed_and_not_before() -> None:
+    spec = AlignedWindows(10, 10)
+    assert list(spec.windows(20)) == [(20, 30)]
+    assert list(AlignedWindows(30, 10).windows(20)) == [(0, 30), (10, 40), (20, 50)]
+    assert list(AlignedWindows(10, 4).windows(6)) == [(0, 10), (4, 14)]
+    assert AlignedWindows(30, 10).last_end(20) == 50
+
+
+def late_rows() -> pl.DataFrame:
+    seconds = [1.0, 2.0, 30.0, 3.0, 50.0, 4.0]
+    return pl.DataFrame(
+        {"key": [1] * 6, "value": [1, 2, 4, 8, 16, 32], "ts": [BEGIN + timedelta(seconds=s) for s in seconds]}
+    )
+
+
+def test_late_rows_are_left_out_and_counted() -> None:
+    env, _ = one_by_one(late="")
+    found = run_local(env)
+    out = pl.DataFrame(found["out"]).sort("window_start")
+    assert out["total"].to_list() == [3, 4, 16]
+    (window,) = [operator for operator in found.operators if operator["uid"] == "window"]
+    assert window["rows_late"] == 2
+
+
+def test_late_rows_go_to_the_side_output_where_one_is_named() -> None:
+    env, result = one_by_one(late="late")
+    result.side("late").write(io.Discard(), uid="late")
+    found = run_local(env)
+    assert sorted(pl.DataFrame(found["late"])["value"].to_list()) == [8, 32]
+    assert pl.DataFrame(found["out"]).sort("window_start")["total"].to_list() == [3, 4, 16]
+
+
+def test_within_the_allowed_lateness_a_window_is_emitted_again() -> None:
+    env, _ = one_by_one(late="", lateness="25s")
+    out = pl.DataFrame(run_local(env)["out"])
+    assert out.filter(pl.col("window_start") == BEGIN)["total"].to_list() == [3, 11]
+    assert out["total"].sum() == 3 + 11 + 4 + 16
+
+
+def one_by_one(*, late: str, lateness: str = "0s") -> tuple[weir.Environment, weir.Stream]:
+    env = weir.Environment(parallelism=1, settings=weir.Settings(batch_rows_max=1, watermark_interval="0ms"))
+    stream = env.from_collection(late_rows(), watermark=weir.monotonic("ts"), uid="rows")
+    windows = stream.key_by("key").window(weir.tumbling("10s"), late=late or None, lateness=lateness)
+    result = windows.agg(total=weir.sum("value"), uid="window")
+    result.write(io.Discard(), uid="out")
+    return env, result
+
+
+def test_windows_of_windows_are_ordinary() -> None:
+    rows = rows_of(3)
+    env = weir.Environment(parallelism=2, settings=weir.Settings(batch_rows_max=16, watermark_interval="1ms"))
+    stream = env.from_collection(rows, watermark=weir.bounded_disorder("ts", "3s"), uid="rows")
+    small = stream.key_by("key").window(weir.tumbling("5s")).agg(n=weir.count(), uid="small")
+    large = small.key_by("key").window(weir.tumbling("20s")).agg(n=weir.sum("n"), uid="large")
+    large.write(io.Discard(), uid="out")
+    found = pl.DataFrame(run_local(env, seed=1, crash_at=(40,), checkpoint_every=9)["out"]).sort("window_start", "key")
+    assert found.equals(batch_answer(rows, 20, 20).drop("total"))
+
+
+def test_a_window_of_no_length_or_with_gaps_is_refused() -> None:
+    with pytest.raises(PlanError, match="size must be above zero"):
+        weir.tumbling("0s")
+    with pytest.raises(PlanError, match="would leave rows out"):
+        weir.sliding("10s", "20s")
+
+
+def test_a_window_needs_event_time() -> None:
+    stream = weir.Environment().from_collection([(1,)], "key long")
+    with pytest.raises(PlanError, match="the rows have no event time"):
+        stream.key_by("key").window(weir.tumbling("10s"))
+
+
+def test_a_column_of_the_same_name_as_the_windows_own_is_refused() -> None:
+    stream = weir.Environment().from_collection([], "key long, ts timestamp").with_watermarks(weir.monotonic("ts"))
+    with pytest.raises(SchemaError, match="a window has a column 'window_end' of its own"):
+        stream.key_by("key").window(weir.tumbling("10s")).agg(window_end=weir.count())
+
+
+def test_schemas_keep_the_zone_of_event_time() -> None:
+    schema = pa.schema([("key", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
+    stream = weir.Environment().from_collection([], schema).with_watermarks(weir.monotonic("ts"))
+    result = stream.key_by("key").window(weir.tumbling("10s")).agg(n=weir.count())
+    assert result.schema.field("window_end").type == pa.timestamp("us", "UTC")
+    assert result.time_column == "window_end"
