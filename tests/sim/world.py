@@ -36,7 +36,7 @@ LINGER_STEPS = 150
 """After the end, what is left of old attempts and drivers goes on for so long."""
 
 STUCK_PROBABILITY, STUCK_MS = 0.05, 25.0
-"""How often, and for how long, work of the driver of a job with several regions hangs in storage."""
+"""How often, and for how long, work of the driver of a job with several regions hangs in storage; a task dies then."""
 
 DRIVERS_MAX = 12
 """A run that needs more drivers makes no progress."""
@@ -127,6 +127,8 @@ class AmbushedBackground(SimBackground):
             self._world.maybe_ambush(within_steps=1)
             if self._world.job.beside is not None and self._world.region_rng.random() < STUCK_PROBABILITY:
                 self._stuck = work, self._world.clock.time_ms + STUCK_MS
+                if self._world.steps < faults.FAULT_STEPS:
+                    self._world.ambush(faults.kill_task)
 
     @property
     def ready(self) -> bool:
@@ -372,6 +374,10 @@ class World:
         """Something delicate has begun: a good moment for the next ambush."""
         if self.ambushes and self._ambush is None and self.rng.random() < AMBUSH_PROBABILITY:
             self._ambush = (self.steps + self.rng.randint(1, within_steps), self.ambushes.pop())
+
+    def ambush(self, fault: faults.Fault) -> None:
+        """This, in the next step."""
+        self._ambush = (self.steps + 1, fault)
 
     # --- Drivers -----------------------------------------------------------------------------------------
 
