@@ -8,6 +8,7 @@ error that says what was found.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -17,6 +18,7 @@ import pyarrow as pa
 from weir.errors import PlanError, SchemaError
 from weir.operators.polars_bridge import in_flight_type, series_to_arrow, to_polars
 from weir.schema import format_schema
+from weir.state.xxhash64 import Ints
 
 BatchKind: TypeAlias = Literal["arrow", "polars", "pandas"]
 
@@ -36,6 +38,14 @@ def given(batch: pa.RecordBatch, kind: BatchKind) -> Any:
     return batch.to_pandas() if kind == "pandas" else batch
 
 
+def given_with(batch: pa.RecordBatch, name: str, ascending: Ints, kind: BatchKind) -> Any:
+    """The same with one more column, of numbers that ascend."""
+    if kind == "polars":
+        # Polars groups by a column faster when it is told that it is sorted.
+        return to_polars(batch).insert_column(batch.num_columns, pl.Series(name, ascending).set_sorted())
+    return given(batch.append_column(name, pa.array(ascending)), kind)
+
+
 def _pandas(method: str) -> Any:
     try:
         return import_module("pandas")
@@ -46,9 +56,12 @@ def _pandas(method: str) -> Any:
 class Results:
     """Turns what a function returned into batches of one schema. `label`: for messages."""
 
-    def __init__(self, schema: pa.Schema, *, label: str) -> None:
+    def __init__(self, schema: pa.Schema, *, label: str, others: bool = False) -> None:
+        """`others`: columns that are not in the schema are left aside rather than refused."""
         self._schema = schema
+        self._names = schema.names
         self._label = label
+        self._others = others
 
     def checked(self, result: Any) -> pa.RecordBatch:
         """One batch of the schema; columns may come in another order."""
@@ -66,12 +79,16 @@ class Results:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _check_names(self, names: Sequence[Any]) -> None:
-        if sorted(map(str, names)) != sorted(self._schema.names):
+        if names == self._names:
+            return
+        found = list(map(str, names))
+        if self._others:
+            found = [name for name in found if name in self._names]
+        if sorted(found) != sorted(self._names):
             raise self._misfit(f"columns {', '.join(map(str, names)) or '(none)'}")
 
     def _from_polars(self, series: pl.Series, field: pa.Field) -> pa.Array:
-        found = in_flight_type(series.clear().to_arrow(compat_level=pl.CompatLevel.oldest()).type)
-        self._check_type(found, field)
+        self._check_type(_arrow_type(series.dtype), field)
         return self._check_nulls(series_to_arrow(series, field.type), field)
 
     def _cast(self, array: pa.Array, field: pa.Field) -> pa.Array:
@@ -98,6 +115,12 @@ class Results:
 
     def _misfit(self, found: str) -> SchemaError:
         return SchemaError(f"{self._label}: expected a result with ({format_schema(self._schema)}), found {found}")
+
+
+@lru_cache(maxsize=256)
+def _arrow_type(kind: pl.DataType) -> pa.DataType:
+    """What a column of this type is in flight."""
+    return in_flight_type(pl.Series(dtype=kind).to_arrow(compat_level=pl.CompatLevel.oldest()).type)
 
 
 def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -215,14 +215,15 @@ class Driver:
         self._begin()
 
     def _claim_and_check(self) -> Claim:
-        claim = self._store.claim()
+        claim, storage = self._store.claim(), self._store.storage
         if claim.restore is None and self._origin is not None:
             # As long as there is no checkpoint of its own, every attempt starts from what the user named.
-            manifest = self._origin.read(self._origin.open())
+            storage = self._origin.open()
+            manifest = self._origin.read(storage)
             following = CheckpointId(max(claim.next_checkpoint, manifest.checkpoint + 1))
             claim = replace(claim, restore=manifest, next_checkpoint=following)
         if claim.restore is not None:
-            check_compatible(claim.restore, self._plan, may_drop=self._config.allow_dropped_state)
+            check_compatible(claim.restore, self._plan, storage, may_drop=self._config.allow_dropped_state)
         return claim
 
     def _claimed(self, result: Claim | BaseException) -> None:

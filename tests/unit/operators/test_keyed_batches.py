@@ -17,7 +17,7 @@ from weir.errors import PlanError, SchemaError, UserCodeError
 from weir.operators import slot_table
 from weir.operators.base import Restored
 from weir.operators.keyed_batches import STATE, KeyedBatches, KeyedBatchFunction
-from weir.state.descriptors import ValueState
+from weir.state.descriptors import Ttl, ValueState
 from weir.state.frozen import RestoredPart, RestoredParts
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])
@@ -111,7 +111,23 @@ def test_rows_know_the_row_of_their_key() -> None:
         return rows.select("key", total="value")
 
     operator = opened(look, {"total": ValueState("long", default=0)}, "key string, total long")
-    assert run(operator, [("a", 1), ("b", 2), ("a", 3)]) == [("a", 1), ("b", 2), ("a", 3)]
+    assert sorted(run(operator, [("a", 1), ("b", 2), ("a", 3)])) == [("a", 1), ("a", 3), ("b", 2)]
+
+
+def test_the_rows_of_a_key_come_together_and_in_their_order() -> None:
+    def look(rows: pl.DataFrame, state: pl.DataFrame) -> pl.DataFrame:
+        assert rows["key_row"].is_sorted() and rows["key_row"].flags["SORTED_ASC"]
+        assert rows["key_row"].unique().to_list() == list(range(len(state)))
+        return rows.select("key", total="value")
+
+    operator = opened(look, {"total": ValueState("long", default=0)}, "key string, total long")
+    dice = random.Random(3)
+    for _ in range(20):
+        rows = [(dice.choice([None, *"abcdef"]), n) for n in range(dice.randrange(1, 40))]
+        found = run(operator, rows)
+        assert sorted(found, key=lambda row: row[1]) == rows
+        for key in {key for key, _ in rows}:
+            assert [row for row in found if row[0] == key] == [row for row in rows if row[0] == key]
 
 
 def test_state_that_is_not_returned_stays_and_no_rows_need_come_out() -> None:
@@ -198,6 +214,10 @@ def test_an_error_of_the_function_shows_its_traceback_and_the_operator() -> None
         ({"state": None}, "declare at least one value"),
         ({"state": {"key": ValueState("long")}}, "'key' is a key and a state"),
         ({"state": {"x": 5}}, "batch functions keep ValueState only"),
+        (
+            {"state": {"a": ValueState("long", ttl=Ttl("1s")), "b": ValueState("long", ttl=Ttl("1s", "read"))}},
+            "some values have .*refresh='read'",
+        ),
         ({"function": 5}, "expected a KeyedBatchFunction"),
         ({"kind": "cudf"}, "kind 'cudf' is not one of"),
     ],
