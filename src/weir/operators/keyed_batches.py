@@ -43,14 +43,13 @@ class KeyedBatchFunction:
             total = weir.ValueState("long", default=0)
 
             def process(self, rows, state):
-                added = rows.group_by("key_row").agg(pl.col("value").sum()).sort("key_row")["value"]
-                state = state.with_columns(total=pl.col("total") + added)
+                state = state.with_columns(total=pl.col("total") + weir.ByKey(rows, state).sum("value"))
                 return state.select("key", "total"), state
 
-    `rows` are the rows of a batch, with the column `key_row`; `state` has one row for each key among them: the key
-    columns and the values, defaults where there are none yet. Return the rows that come out, and the new state: a frame
-    with as many rows as `state`, in its order. A key whose values are all null is forgotten. Return the rows alone, or
-    None, to leave the state as it is.
+    `rows` are the rows of a batch, those of a key together, with the column `key_row`; `state` has one row for each key
+    among them: the key columns and the values, defaults where there are none yet. Return the rows that come out, and
+    the new state: a frame with as many rows as `state`, in its order. A key whose values are all null is forgotten.
+    Return the rows alone, or None, to leave the state as it is.
     """
 
     def open(self, context: OperatorContext) -> None:
