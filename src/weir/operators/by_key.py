@@ -78,7 +78,7 @@ class ByKey:
 
     def spread(self, values: Values) -> pl.Series:
         """What each row's key has in a column of the state."""
-        return self._column(values, self._state).gather(self._key_row)
+        return _taken(self._column(values, self._state), self._key_row)
 
     # --- A value for each key ---
 
@@ -138,8 +138,10 @@ class ByKey:
         column = self._column(values, frame)
         if not (column.dtype.is_integer() or column.dtype.is_float() or column.dtype == pl.Boolean):
             raise TypeError(f"ByKey: expected integers or floats to add up, found {column.dtype}; cast them before")
+        # Whatever need not be done is left out: a call of Polars takes as long as thousands of rows.
         kind = pl.Float64 if column.dtype.is_float() else pl.Int64
-        numbers: npt.NDArray[Any] = (column if column.dtype == kind else column.cast(kind)).fill_null(0).to_numpy()
+        column = column if column.dtype == kind else column.cast(kind)
+        numbers: npt.NDArray[Any] = (column.fill_null(0) if column.has_nulls() else column).to_numpy()
         return numbers
 
     def _start(self, start: Values | None) -> npt.NDArray[Any]:
@@ -158,7 +160,7 @@ class ByKey:
         rows = places if self._order is None or not len(column) else self._order[places]
         if not len(column):
             return column.extend_constant(None, len(self._state))
-        chosen = column.gather(rows)
+        chosen = _taken(column, rows)
         return chosen if present.all() else chosen.zip_with(pl.Series(present), _nulls(chosen))
 
     def _float_sums(self, values: npt.NDArray[np.float64], before: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -182,6 +184,12 @@ def _cumulative(values: Ints) -> Ints:
     sums = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=sums[1:])
     return sums
+
+
+def _taken(column: pl.Series, rows: Ints) -> pl.Series:
+    if column.dtype.is_numeric() and not column.dtype.is_decimal() and not column.has_nulls():
+        return pl.Series(column.to_numpy().take(rows))
+    return column.gather(rows)
 
 
 def _nulls(like: pl.Series) -> pl.Series:

@@ -46,4 +46,5 @@ def group_sorted(numbers: Ints) -> GroupedRows:
     np.not_equal(numbers[1:], numbers[:-1], out=begins[1:])
     of: Ints = np.cumsum(begins, dtype=np.int64)
     of -= 1
-    return GroupedRows(numbers[begins], of)
+    # Twice as fast as numbers[begins].
+    return GroupedRows(numbers.take(np.flatnonzero(begins)), of)

@@ -25,24 +25,25 @@ class DenseKeys:
 
     def __init__(self) -> None:
         self._base = 0
+        self._end = 0
+        """One more than the greatest key; there may be places beyond."""
         self._places: npt.NDArray[np.int32] = np.empty(0, np.int32)
 
     def covers(self, values: Ints, *, keys: int) -> bool:
         """Make sure that there is a place for each of these; False: they lie too far apart for `keys` keys."""
         low, high = int(values.min()), int(values.max()) + 1
-        length = len(self._places)
-        if self._base <= low and high <= self._base + length:
+        if self._base <= low and high <= self._base + len(self._places):
+            self._end = max(self._end, high)
             return True
-        if length:
-            low, high = min(low, self._base), max(high, self._base + length)
+        if len(self._places):
+            low, high = min(low, self._base), max(high, self._end)
         span, span_max = high - low, max(SPAN_MIN, SPAN_PER_KEY * keys)
         if span > span_max:
             return False
         # Keys that grow, such as numbers that are handed out one after the other, must not copy the table each time.
         longer = np.full(min(2 * span, span_max), -1, np.int32)
-        if length:
-            longer[self._base - low : self._base - low + length] = self._places
-        self._base, self._places = low, longer
+        longer[self._base - low : self._end - low] = self._places[: self._end - self._base]
+        self._base, self._end, self._places = low, high, longer
         return True
 
     def find(self, values: Ints, *, count: int) -> tuple[npt.NDArray[np.int32], Ints | None]:

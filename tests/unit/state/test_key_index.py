@@ -194,3 +194,14 @@ def test_integers_that_are_handed_out_one_after_the_other_get_slots_in_that_orde
         assert index.slots([pa.array(numbers)]).tolist() == (numbers - 10**12).tolist()
     index.clear()
     assert index.slots([pa.array([10**12 + 5, 4])]).tolist() in ([0, 1], [1, 0])
+
+
+def test_integers_stay_dense_when_they_come_a_few_at_a_time_from_any_side() -> None:
+    index, dice = KeyIndex(pa.schema({"key": pa.int64()})), np.random.default_rng(1)
+    known: dict[int, int] = {}
+    for _ in range(300):
+        values = dice.integers(-300_000, 300_000, 3)
+        for value, slot in zip(values.tolist(), index.slots([pa.array(values)]).tolist(), strict=True):
+            assert known.setdefault(value, slot) == slot
+    assert sorted(known.values()) == list(range(len(index)))
+    assert index._dense is not None
