@@ -60,6 +60,7 @@ class Results:
         """`others`: columns that are not in the schema are left aside rather than refused."""
         self._schema = schema
         self._names = schema.names
+        self._in_flight = {field.name: in_flight_type(field.type) for field in schema}
         self._label = label
         self._others = others
 
@@ -105,7 +106,7 @@ class Results:
             raise self._misfit(f"column {field.name!r} of dtype {series.dtype}: {error}") from None
 
     def _check_type(self, found: pa.DataType, field: pa.Field) -> None:
-        if found != in_flight_type(field.type) and not pa.types.is_null(found):
+        if found != self._in_flight[field.name] and not pa.types.is_null(found):
             raise self._misfit(f"column {field.name!r} of type {found}")
 
     def _check_nulls(self, array: pa.Array, field: pa.Field) -> pa.Array:
