@@ -36,10 +36,11 @@ class WholeBatches(weir.KeyedBatchFunction):
 
     total = weir.ValueState("long", default=0)
 
-    def process(self, rows: pl.DataFrame, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def process(self, rows: pl.DataFrame, state: pl.DataFrame) -> tuple[Any, Any]:
         accounts = weir.ByKey(rows, state)
         total = accounts.running_sum("cents", start="total")
-        return rows.select("account", "cents", total=total), state.with_columns(total=accounts.last(total))
+        payments = {"account": rows["account"], "cents": rows["cents"], "total": total}
+        return payments, {"total": accounts.last(total)}
 
 
 def payments(numbers: np.ndarray) -> dict[str, np.ndarray]:

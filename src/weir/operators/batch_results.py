@@ -1,17 +1,18 @@
 """Batches as user functions want them, and what they return as batches again.
 
-Comes in: a batch, or whatever a function gave: Arrow, Polars or pandas. Goes out: the
+Comes in: a batch, or whatever a function gave: Arrow, Polars, pandas, a dict of columns. Goes out: the
 one in the chosen kind, the other as a batch of exactly the declared schema, or an
 error that says what was found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Literal, TypeAlias, get_args
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -72,12 +73,31 @@ class Results:
         elif isinstance(result, (pa.RecordBatch, pa.Table)):
             self._check_names(result.column_names)
             arrays = [self._cast(_whole(result.column(field.name)), field) for field in self._schema]
+        elif isinstance(result, Mapping):
+            self._check_names(list(result))
+            arrays = self._same_length([self._from_any(result[field.name], field) for field in self._schema])
         elif hasattr(result, "columns") and hasattr(result, "dtypes") and type(result).__module__.startswith("pandas"):
             self._check_names(list(result.columns))
             arrays = [self._from_pandas(result[field.name], field) for field in self._schema]
         else:
             raise self._misfit(f"a {type(result).__name__}")
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _from_any(self, column: Any, field: pa.Field) -> pa.Array:
+        """One column of a dictionary."""
+        if isinstance(column, pl.Series):
+            return self._from_polars(column, field)
+        if isinstance(column, (pa.Array, pa.ChunkedArray)):
+            return self._cast(_whole(column), field)
+        if isinstance(column, np.ndarray):
+            return self._from_polars(pl.Series(field.name, column), field)
+        raise self._misfit(f"column {field.name!r} of type {type(column).__name__}, not a Series or an array")
+
+    def _same_length(self, arrays: list[pa.Array]) -> list[pa.Array]:
+        if len(set(map(len, arrays))) > 1:
+            found = ", ".join(f"{name} {len(array)}" for name, array in zip(self._names, arrays, strict=True))
+            raise self._misfit(f"columns of different lengths: {found}")
+        return arrays
 
     def _check_names(self, names: Sequence[Any]) -> None:
         if names == self._names:

@@ -30,7 +30,7 @@ class ByKey:
         def process(self, rows, state):
             keys = weir.ByKey(rows, state)
             total = keys.running_sum("cents", start="total")
-            return rows.select("account", total=total), state.with_columns(total=keys.last(total))
+            return {"account": rows["account"], "total": total}, {"total": keys.last(total)}
 
     Columns are named, or given as a Series or an array. `running_sum`, `running_count`, `previous` and `spread` give a
     value for each row; `sum`, `count`, `first` and `last` one for each key, which is a row of `state`. Rows may have

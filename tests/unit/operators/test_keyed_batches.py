@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -142,6 +143,16 @@ def test_state_that_is_not_returned_stays_and_no_rows_need_come_out() -> None:
     assert run(operator, [("a", 1), ("b", 1)]) == [("a", 5), ("b", 0)]
 
 
+def test_columns_may_be_returned_as_they_are() -> None:
+    def add(rows: pl.DataFrame, state: pl.DataFrame) -> Any:
+        sums = state["total"].to_numpy() + np.bincount(rows["key_row"].to_numpy(), rows["value"].to_numpy())
+        return {"total": sums.astype(np.int64), "key": state["key"]}, {"total": pa.array(sums.astype(np.int64)), "x": 5}
+
+    operator = opened(add, {"total": ValueState("long", default=0)}, "key string, total long")
+    assert sorted(run(operator, [("a", 1), ("b", 2), ("a", 3)])) == [("a", 4), ("b", 2)]
+    assert run(operator, [("a", 1)]) == [("a", 5)]
+
+
 @pytest.mark.parametrize("kind", ["arrow", "pandas"])
 def test_batches_come_in_the_kind_that_was_asked_for(kind: Any) -> None:
     def add(rows: Any, state: Any) -> Any:
@@ -191,6 +202,16 @@ def test_a_class_declares_its_values_and_is_opened_and_closed_once_in_a_copy_of_
         (lambda rows, state: (None, state.with_columns(total=pl.lit("x"))), "the new state.*column 'total'"),
         (lambda rows, state: rows, "expected a result with .*found columns key, value, key_row"),
         (lambda rows, state: 5, "found a int"),
+        (lambda rows, state: (None, state.select("key")), "the new state.*found columns key"),
+        (
+            lambda rows, state: {"key": rows["key"], "total": [1, 2, 3]},
+            "'total' of type list, not a Series or an array",
+        ),
+        (
+            lambda rows, state: {"key": rows["key"], "total": state["total"].head(1)},
+            "different lengths: key 2, total 1",
+        ),
+        (lambda rows, state: {"key": rows["key"]}, "found columns key"),
     ],
 )
 def test_what_does_not_fit_is_named(result: Any, message: str) -> None:

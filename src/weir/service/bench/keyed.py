@@ -41,7 +41,7 @@ class RunningSums(weir.KeyedBatchFunction):
     def process(self, rows: Any, state: Any) -> tuple[Any, Any]:
         keys = weir.ByKey(rows, state)
         total = keys.running_sum("value", start="total")
-        return rows.select("key", total=total), state.with_columns(total=keys.last(total))
+        return {"key": rows["key"], "total": total}, {"total": keys.last(total)}
 
 
 def run_keyed_sum(options: Options) -> Report:
