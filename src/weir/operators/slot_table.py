@@ -39,7 +39,7 @@ BATCH_ROWS = 65_536
 """Rows that are taken over at once."""
 
 SWEPT_SLOTS_LEAST = 4_096
-"""Slots that are looked through for expired values with each batch that is written."""
+"""Slots that are looked through for expired values with each batch."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,11 @@ class SlotTable:
 
     def find(self, columns: Sequence[pa.Array]) -> BatchKeys:
         """The rows of a batch by key. Good until the next `write`."""
+        self._tidy(len(columns[0]))
         before = self._slots.count
         slots = self._slots.find(columns)
-        if self._store is not None:
-            if self._slots.count > before:
-                self._load(self._store, np.arange(before, self._slots.count))
-            if self._expiry is not None:
-                self._store.sweep(len(slots), self._expiry.rows)
+        if self._store is not None and self._slots.count > before:
+            self._load(self._store, np.arange(before, self._slots.count))
         order = stable_order(slots, self._slots.count)
         grouped = group_sorted(slots if order is None else slots.take(order))
         return BatchKeys(order, grouped.of, grouped.numbers, self._slots.keys(grouped.numbers))
@@ -109,11 +107,6 @@ class SlotTable:
         self._slots.write(slots, columns, gone)
         if self._store is not None:
             self._spill(self._store, slots)
-            return
-        if self._expiry is not None:
-            self._slots.sweep(max(len(slots), SWEPT_SLOTS_LEAST), self._expiry)
-        if self._slots.forgotten > max(REBUILD_KEYS_MIN, FORGOTTEN_SHARE_MAX * self._slots.count):
-            self._slots = self._slots.rebuilt()
 
     def touch(self, slots: Ints, columns: Sequence[pa.Array]) -> None:
         """These values were read and left as they are: with refresh="read" they live on."""
@@ -149,6 +142,17 @@ class SlotTable:
                 self._slots.write(slots, batch.columns[1 + width :])
         if complete and self._slots.history is not None:
             self._slots.history.restored(state)
+
+    def _tidy(self, rows: int) -> None:
+        """Make room, in proportion to the rows that come in."""
+        if self._store is not None:
+            if self._expiry is not None:
+                self._store.sweep(rows, self._expiry.rows)
+            return
+        if self._expiry is not None:
+            self._slots.sweep(max(rows, SWEPT_SLOTS_LEAST), self._expiry)
+        if self._slots.forgotten > max(REBUILD_KEYS_MIN, FORGOTTEN_SHARE_MAX * self._slots.count):
+            self._slots = self._slots.rebuilt()
 
     def _unexpired(self, table: pa.Table) -> pa.Table:
         if self._expiry is None:
