@@ -106,19 +106,23 @@ class ByKey:
     # --- How it is done ---
 
     @cached_property
-    def _counts(self) -> Ints:
-        counts: Ints = np.bincount(self._key_row, minlength=len(self._state))
-        return counts
+    def _starts(self) -> Ints:
+        """Of each key, in key order, the first row, or where it would be."""
+        begins = np.ones(len(self._sorted), np.bool_)
+        np.not_equal(self._sorted[1:], self._sorted[:-1], out=begins[1:])
+        starts: Ints = np.flatnonzero(begins)
+        if len(starts) == len(self._state):  # every key has rows, unless some were filtered out
+            return starts
+        return np.searchsorted(self._sorted, np.arange(len(self._state)))
 
     @cached_property
     def _ends(self) -> Ints:
-        """Of each key, in key order, the row after its last."""
-        ends: Ints = np.cumsum(self._counts)
-        return ends
+        """The row after the last."""
+        return np.append(self._starts[1:], len(self._sorted))
 
     @cached_property
-    def _starts(self) -> Ints:
-        return self._ends - self._counts
+    def _counts(self) -> Ints:
+        return self._ends - self._starts
 
     @cached_property
     def _places(self) -> Ints:
@@ -155,13 +159,13 @@ class ByKey:
 
     def _chosen(self, values: Values, places: Ints) -> pl.Series:
         column = self._column(values, self._rows)
-        present = self._counts > 0
-        places = places if present.all() else np.where(present, places, 0)
-        rows = places if self._order is None or not len(column) else self._order[places]
         if not len(column):
             return column.extend_constant(None, len(self._state))
-        chosen = _taken(column, rows)
-        return chosen if present.all() else chosen.zip_with(pl.Series(present), _nulls(chosen))
+        present = self._counts > 0
+        complete = bool(present.all())
+        places = places if complete else np.where(present, places, 0)
+        chosen = _taken(column, places if self._order is None else self._order[places])
+        return chosen if complete else chosen.zip_with(pl.Series(present), _nulls(chosen))
 
     def _float_sums(self, values: npt.NDArray[np.float64], before: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Each sum is made of its own key's values alone, one after the other, as if there were no batches."""
