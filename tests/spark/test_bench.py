@@ -37,6 +37,14 @@ def test_a_throughput_workload_verifies_itself(
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 
+def test_batches_are_compared_with_rows(embedded: Any, tmp_path: Path) -> None:
+    report = run_keyed_batches(Options(events=300_000, work=str(tmp_path)), compare=True)
+    assert report.verified and report.more["rows_out"] == 300_000
+    assert report.more["times_process"] == pytest.approx(
+        report.events_per_s / report.more["process_events_per_s"], rel=0.1
+    )
+
+
 def test_a_wrong_sum_is_noticed(embedded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     true_sums = keyed_data.true_sums
 
