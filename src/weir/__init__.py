@@ -22,6 +22,7 @@ from weir.config import (
     Settings,
 )
 from weir.operators.aggregates import Aggregate, aggregate, avg, count, first, last, max, min, sum
+from weir.operators.by_key import ByKey
 from weir.operators.functions import ProcessFunction
 from weir.operators.keyed_batches import KeyedBatchFunction
 from weir.state.descriptors import (
@@ -43,7 +44,6 @@ __all__ = [
     # building jobs
     "Environment",
     "Stream",
-    "KeyedBatchFunction",
     "KeyedStream",
     # aggregates
     "count",
@@ -57,6 +57,8 @@ __all__ = [
     "Aggregate",
     # stateful functions
     "ProcessFunction",
+    "KeyedBatchFunction",
+    "ByKey",
     "ValueState",
     "ListState",
     "MapState",

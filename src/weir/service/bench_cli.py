@@ -46,6 +46,7 @@ def bench_application() -> typer.Typer:
     app.command("filter")(bench_filter)
     app.command("keyed-sum")(bench_keyed_sum)
     app.command("keyed-process")(bench_keyed_process)
+    app.command("keyed-batches")(bench_keyed_batches)
     app.command("latency")(bench_latency)
     app.command("recovery")(bench_recovery)
     app.command("checkpoint-cost")(bench_checkpoint_cost)
@@ -119,6 +120,31 @@ def bench_keyed_process(
 
     options = _options(events, parallelism, checkpoint_every, work=work)
     _bench(run_keyed_process, options, json=json, master=master, debug=debug)
+
+
+def bench_keyed_batches(
+    events: int = Events(100_000_000),
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Run keyed-process, too, with a tenth of the events; give the ratio.")
+    ] = False,
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "5s",
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """The same sum with a KeyedBatchFunction: one call for a batch, state as columns, one row out for each row.
+
+    Data: as for keyed-sum. Every row must come out, and every key's last committed sum must be the true one. The rows
+    that go in and come out are those of keyed-process.
+
+    **Example:** `weir bench keyed-batches --compare`
+    """
+    from weir.service.bench.keyed import run_keyed_batches
+
+    options = _options(events, parallelism, checkpoint_every, work=work)
+    _bench(lambda given: run_keyed_batches(given, compare=compare), options, json=json, master=master, debug=debug)
 
 
 def bench_latency(

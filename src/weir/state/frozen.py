@@ -11,6 +11,7 @@ key columns, then the values; no key comes twice.
 
 from __future__ import annotations
 
+import base64
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +26,9 @@ from weir.snapshot.messages import FileRef, StatePart
 
 KEY_GROUP_COLUMN = "__key_group"
 """First column (int32) of every keyed state table; rows are sorted by it."""
+
+GONE_COLUMN = "__gone"
+"""Last column (bool), in files only, of tables whose keys can be forgotten."""
 
 ARROW = "arrow"
 """The format of whole tables: Arrow IPC files, in the order of their numbers one sorted table."""
@@ -181,6 +185,16 @@ class CheckedState:
     @property
     def whole(self) -> RestoredPart | None:
         return self.state.whole
+
+
+def part_schema(part: RestoredPart) -> pa.Schema:
+    """The schema of a part's tables. Most parts say it themselves, so that nothing needs to be read."""
+    encoded = (part.part.detail or {}).get("schema")
+    if encoded is None:
+        return next(iter(reader(part.part.format)(part))).schema
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
+    gone = schema.get_field_index(GONE_COLUMN)
+    return schema if gone < 0 else schema.remove(gone)
 
 
 def read_arrow(part: RestoredPart) -> Iterator[pa.Table]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from weir.config import RocksDb, size_bytes
@@ -48,6 +50,7 @@ class RocksRows:
         self._directory = os.path.join(place.directory, "rows")
         self._history = History()
         self._frozen = 0
+        self._swept = b""
         # What a process that was killed has left.
         shutil.rmtree(self._directory, ignore_errors=True)
         os.makedirs(self._directory)
@@ -70,15 +73,21 @@ class RocksRows:
     def delete(self, keys: Sequence[pa.Array]) -> None:
         self._database.write((), sorted(self._layout.keys.encode(keys)))
 
-    def freeze(self) -> FrozenState:
-        """The database as it is now."""
+    def sweep(self, rows_max: int, expired: Callable[[pa.Array], npt.NDArray[np.bool_]]) -> None:
+        """Look at some rows, where the last call ended, and delete those whose last column has expired."""
+        entries = list(islice(self._database.scan_from(self._swept), rows_max))
+        self._swept = entries[-1][0] if len(entries) == rows_max else b""
+        if entries:
+            gone = np.flatnonzero(expired(self._layout.columns([value for _, value in entries])[-1]))
+            self._database.write((), [entries[i][0] for i in gone])
+
+    def freeze(self, keep: Callable[[pa.Table], pa.Table] = lambda table: table) -> FrozenState:
+        """The database as it is now. `keep`: leaves rows out of tables."""
         self._frozen += 1
         directory = os.path.join(self._directory, f"frozen-{self._frozen}")
-        return FrozenRocks(
-            self._database, directory, layout=self._layout, history=self._history, keep=lambda table: table
-        )
+        return FrozenRocks(self._database, directory, layout=self._layout, history=self._history, keep=keep)
 
-    def restore(self, state: RestoredState) -> None:
+    def restore(self, state: RestoredState, keep: Callable[[pa.Table], pa.Table] = lambda table: table) -> None:
         """Take over a state's rows."""
         whole = state.whole
         if whole is not None and self._layout.opens(whole.part):
@@ -89,7 +98,7 @@ class RocksRows:
             self._history.base, self._history.base_sequence = whole.part, self._database.sequence
             return
         for table in state.tables():
-            for batch in table.cast(self._layout.schema).to_batches(max_chunksize=RESTORE_ROWS):
+            for batch in keep(table.cast(self._layout.schema)).to_batches(max_chunksize=RESTORE_ROWS):
                 self._database.write(sorted(self._layout.entries(batch)))
 
     def close(self) -> None:
