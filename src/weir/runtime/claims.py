@@ -44,9 +44,9 @@ class ClaimDesk:
         """The first attempt that was claimed here: what it and later ones have written fits."""
         self._next_checkpoint = CheckpointId(1)
 
-    def claim(self, done: Callable[[Claim | None | BaseException], None]) -> None:
-        """Claim the next attempt. Nothing is claimed in a directory that may be somebody else's: None is the answer when
-        it has just become ours, and the claim can be asked for again."""
+    def claim(self, done: Callable[[Claim | BaseException | None], None]) -> None:
+        """Claim the next attempt. Nothing is claimed in a directory that may be somebody else's: None is the answer
+        when it has just become ours, and the claim can be asked for again."""
         self.is_busy = True
         if self._is_adopted:
             self._background.run(self._claim_and_check, lambda result: self._claimed(result, done))
@@ -65,7 +65,7 @@ class ClaimDesk:
         is_foreign = claim.restore is not None and not claim.completed
         return self._origin.location if is_foreign and self._origin is not None else None
 
-    def _adopted(self, result: bool | BaseException, done: Callable[[Claim | None | BaseException], None]) -> None:
+    def _adopted(self, result: bool | BaseException, done: Callable[[Claim | BaseException | None], None]) -> None:
         self.is_busy = False
         self._is_adopted = not isinstance(result, BaseException)
         done(result if isinstance(result, BaseException) else None)
@@ -84,7 +84,7 @@ class ClaimDesk:
             self._check(claim.restore, storage)
         return claim
 
-    def _claimed(self, result: Claim | BaseException, done: Callable[[Claim | None | BaseException], None]) -> None:
+    def _claimed(self, result: Claim | BaseException, done: Callable[[Claim | BaseException | None], None]) -> None:
         self.is_busy = False
         if isinstance(result, Claim):
             self.newest = result.attempt

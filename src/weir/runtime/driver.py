@@ -233,7 +233,7 @@ class Driver:
         if region is not None and not is_over and not self._claims.is_busy and not self._coordinator.is_publishing:
             self._claims.claim(lambda result: self._claimed(region, result))
 
-    def _claimed(self, region: Region, result: Claim | None | BaseException) -> None:
+    def _claimed(self, region: Region, result: Claim | BaseException | None) -> None:
         if result is None or not isinstance(region.phase, phases.Claiming) or region not in self._regions:
             self._claim_next()  # The directory is ours now; or it was left meanwhile, and others may have come.
         elif isinstance(result, BaseException):
