@@ -112,10 +112,11 @@ class RowOperator(Operator):
         self.context = context
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
-        pieces = (batch.slice(start, PIECE_ROWS) for start in range(0, batch.num_rows, PIECE_ROWS))
-        made = [result for piece in pieces if (result := self.convert(piece)) is not None]
-        if made:
-            emit(made[0] if len(made) == 1 else pa.concat_batches(made), out)
+        for start in range(0, batch.num_rows, PIECE_ROWS):
+            made = self.convert(batch.slice(start, PIECE_ROWS))
+            # What a piece gave goes on at once: whoever comes next need not wait for the rest of a large batch.
+            if made is not None:
+                emit(made, out)
 
     def convert(self, piece: pa.RecordBatch) -> pa.RecordBatch | None:
         """What a piece of a batch becomes; None: nothing."""

@@ -49,7 +49,8 @@ class StateWriter(Protocol):
 class FrozenState(ABC):
     """One state of one subtask as it was at a barrier; the state itself goes on changing.
 
-    `tables` and `write` are called by a background thread, `confirmed` and `released` by the loop's.
+    `tables`, `write`, `export` and `discard` are called by a background thread, `confirmed` and `released` by the
+    loop's.
     """
 
     @abstractmethod
@@ -64,6 +65,10 @@ class FrozenState(ABC):
     def export(self, out: StateWriter) -> StatePart:
         """Put the whole table, for a savepoint: it refers to no other file, and any backend reads it."""
         return write_tables(self.tables(), out)
+
+    def discard(self, breathe: Callable[[], None]) -> None:
+        """No table is asked for any more. To free much memory takes long, too: it is done here, in pieces, and not
+        where `released` would hold up the stream."""
 
     def confirmed(self, part: StatePart) -> None:
         """The checkpoint exists that `write` made this part for: its shared files may be referred to from now on."""

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from weir.snapshot.messages import StatePart
 from weir.state.backend import Key
-from weir.state.cells import View
+from weir.state.cells import PIECE_KEYS, View
 from weir.state.frozen import FrozenState, StateWriter, write_tables
 from weir.state.hashing import hash_keys, key_groups
 from weir.state.held_forms import HeldForm
@@ -48,53 +49,45 @@ class FrozenHeap(FrozenState):
     def export(self, out: StateWriter) -> StatePart:
         return self.write(out)
 
+    def discard(self, breathe: Callable[[], None]) -> None:
+        self._view.discard(breathe)
+
     def released(self) -> None:
         self._view.release()
 
     def _tables(self, breathe: Callable[[], None]) -> Iterator[pa.Table]:
         self._view.expired.clear()
+        all_keys, all_values = self._view.copy(breathe, in_place=self._form.in_place)
+        groups = self._groups(all_keys, breathe)
+        order = np.argsort(groups, kind="stable")
+        step = self._form.keys_at_once or PIECE_ROWS
         keys: list[Key] = []
-        groups: list[int] = []
         held: list[Any] = []
-        rows = 0
-        made = False
-        for group, some in self._by_group(breathe):
-            values = self._view.values(some)
-            keys += some
-            groups += [group] * len(some)
+        first = rows = 0
+        for start in range(0, len(order), step):
+            some = order[start : start + step].tolist()
+            values = list(map(all_values.__getitem__, some))
+            keys += map(all_keys.__getitem__, some)
             held += values
             rows += self._form.rows(values)
             if rows >= PIECE_ROWS:
-                yield self._table(keys, groups, held)
-                keys, groups, held, rows, made = [], [], [], 0, True
-        if keys or not made:
-            yield self._table(keys, groups, held)
+                yield self._table(keys, groups[order[first : start + step]], held)
+                keys, held, first, rows = [], [], start + step, 0
+        if keys or not first:
+            yield self._table(keys, groups[order[first:]], held)
 
-    def _by_group(self, breathe: Callable[[], None]) -> Iterator[tuple[int, list[Key]]]:
-        """All keys by key group, a few at a time."""
-        buckets: dict[int, list[Key]] = {}
-        for keys in self._view.key_pieces():
-            self._sort_into(buckets, keys)
+    def _groups(self, keys: list[Key], breathe: Callable[[], None]) -> npt.NDArray[np.int16]:
+        """The key group of each key."""
+        groups = np.empty(len(keys), np.int16)
+        for start in range(0, len(keys), PIECE_KEYS):
+            columns = self._codec.columns(keys[start : start + PIECE_KEYS])
+            groups[start : start + PIECE_KEYS] = key_groups(hash_keys(columns), self._max_parallelism)
             breathe()
-        step = self._form.keys_at_once or PIECE_ROWS
-        for group in sorted(buckets):
-            keys = buckets.pop(group)
-            for start in range(0, len(keys), step):
-                yield group, keys[start : start + step]
+        return groups
 
-    def _sort_into(self, buckets: dict[int, list[Key]], keys: list[Key]) -> None:
-        groups = key_groups(hash_keys(self._codec.columns(keys)), self._max_parallelism)
-        order = np.argsort(groups, kind="stable")
-        ordered = groups[order]
-        starts = np.flatnonzero(np.diff(ordered, prepend=-1))
-        found = ordered[starts].tolist()
-        keys = [keys[i] for i in order.tolist()]
-        for group, start, stop in zip(found, starts.tolist(), [*starts[1:].tolist(), len(keys)]):
-            buckets.setdefault(group, []).extend(keys[start:stop])
-
-    def _table(self, keys: Sequence[Key], groups: Sequence[int], held: Sequence[Any]) -> pa.Table:
+    def _table(self, keys: Sequence[Key], groups: npt.NDArray[np.int16], held: Sequence[Any]) -> pa.Table:
         schema = self._layout.schema
-        front = [pa.array(groups, pa.int32()), *self._codec.columns(keys)]
+        front = [pa.array(groups.astype(np.int32)), *self._codec.columns(keys)]
         expanded = self._form.expand(held, self._now_ms)
         if expanded.positions is not None:
             positions = pa.array(expanded.positions, pa.int32())

@@ -47,6 +47,11 @@ class HeldForm(ABC):
     keys_at_once: int | None = None
     """Keys whose rows are counted at once; None: each has at most one."""
 
+    @property
+    def in_place(self) -> bool:
+        """Whether handles change what is held, instead of putting something else in its place."""
+        return self.keys_at_once is not None
+
     def rows(self, held: Iterable[Any]) -> int:
         """How many rows these make."""
         return sum(map(len, held))

@@ -172,7 +172,7 @@ def test_a_table_comes_in_pieces_that_are_sorted_together(
     assert groups == sorted(groups)
 
 
-def test_writing_breathes_between_the_pieces_also_while_keys_are_sorted() -> None:
+def test_writing_breathes_between_the_pieces_also_while_entries_are_copied_sorted_and_freed() -> None:
     calls: list[str] = []
 
     class Out:
@@ -187,8 +187,12 @@ def test_writing_breathes_between_the_pieces_also_while_keys_are_sorted() -> Non
             calls.append("breathe")
 
     state, count, put = PIECES[0]
-    filled(count, state, put).freeze()["s"].write(Out())
-    assert calls == ["breathe"] * 8 + ["put"]
+    frozen = filled(count, state, put).freeze()["s"]
+    out = Out()
+    frozen.write(out)
+    assert calls == ["breathe"] * 12 + ["put"]
+    frozen.discard(out.breathe)
+    assert calls == ["breathe"] * 12 + ["put"] + ["breathe"] * 8
 
 
 @pytest.mark.parametrize(

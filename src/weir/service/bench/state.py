@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,11 +82,10 @@ def run_incremental(options: StateOptions, *, share: float) -> Report:
     with state_job(replace(options, hot_share=share), "state-incremental") as job:
         job.fill()
         # Whatever was under way when the last key came in is in the first; the second begins from rest.
-        whole_bytes = _uploaded(job, job.checkpoint)
+        whole = job.checkpoint()
         settled = job.checkpoint()
         job.wait_for_rows(job.rows + round(3 * share * options.keys))
-        changed_bytes = _uploaded(job, job.checkpoint)
-        last = job.handle.checkpoints()[-1]
+        last = job.checkpoint()
         wrong = job.wrong_entries(last)
         return _report(
             "state-incremental",
@@ -98,10 +95,10 @@ def run_incremental(options: StateOptions, *, share: float) -> Report:
             verified=wrong == 0,
             wrong_entries=wrong,
             share_changed=share,
-            whole_mb=round(whole_bytes / 1e6, 1),
+            whole_mb=round(whole.uploaded_bytes / 1e6, 1),
             state_mb=round(settled.size_bytes / 1e6, 1),
-            changed_mb=round(changed_bytes / 1e6, 2),
-            ratio=round(changed_bytes / settled.size_bytes, 4),
+            changed_mb=round(last.uploaded_bytes / 1e6, 2),
+            ratio=round(last.uploaded_bytes / settled.size_bytes, 4),
         )
 
 
@@ -152,22 +149,6 @@ def run_rescale(options: StateOptions, *, steps: tuple[int, ...] = (4, 3)) -> Re
             steps=list(steps),
             rescale_s=taken_s,
         )
-
-
-def _uploaded(job: StateJob, act: Callable[[], Any]) -> int:
-    """Bytes that a checkpoint has added to storage."""
-    before = _stored_files(job)
-    act()
-    return sum(size for path, size in _stored_files(job).items() if path not in before)
-
-
-def _stored_files(job: StateJob) -> dict[Path, int]:
-    found = {}
-    for path in job.checkpoints_to.rglob("*"):
-        with suppress(FileNotFoundError):
-            if path.is_file():
-                found[path] = path.stat().st_size
-    return found
 
 
 def _report(workload: str, job: StateJob, *, seconds: float, events: int, verified: bool, **more: Any) -> Report:
