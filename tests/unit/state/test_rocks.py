@@ -338,7 +338,7 @@ def test_expired_values_are_left_out_of_tables_and_swept_out_of_the_database(wor
         one.released()
     for _ in range(10):
         values(backend, state, range(100))
-    database = backend._tables["s"].database
+    database = backend._tables["s"].store.database
     assert len(list(database.scan(b""))) == 500
     assert values(backend, state, [0, 700]) == [2, None]
 
@@ -351,7 +351,7 @@ def test_large_maps_are_not_read_to_change_one_entry(world: World) -> None:
     state.put_all({i: str(i) for i in range(10_000)})
     backend.end()
     scans: list[bytes] = []
-    database = backend._tables["s"].database
+    database = backend._tables["s"].store.database
     scan = database.scan
     database.scan = lambda prefix: scans.append(prefix) or scan(prefix)  # type: ignore[method-assign, func-returns-value]
     backend.begin(keys)
