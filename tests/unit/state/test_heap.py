@@ -6,6 +6,7 @@ import datetime
 import decimal
 import gc
 import pickle
+from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
 
@@ -294,3 +295,16 @@ def test_the_cycle_collector_does_not_walk_through_state(state: KeyedState, put:
         live = one._states["s"].layers.live
         assert len(live) == 100 and not live.below
         assert not gc.is_tracked(live) and not any(map(gc.is_tracked, live.values()))
+
+
+def test_nor_through_rows() -> None:
+    backend = HeapBackend(KEYS, **ALL_GROUPS)
+    row_type = namedtuple("row_type", "a b")
+    state = backend.row_state("s", pa.schema([("a", pa.int64()), ("b", pa.string())]))
+    for backend.cursor.key in range(10):
+        # The second time the types of the row are known.
+        for _ in range(2):
+            state.set(row_type(backend.cursor.key, "x"))
+    gc.collect()
+    held = backend._states["s"].layers.live
+    assert len(held) == 10 and not any(map(gc.is_tracked, held.values()))
