@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import compress, islice
-from typing import Any
+from typing import Any, TypeAlias
 
 from weir.state.backend import Key
 from weir.state.untracked import untrack
@@ -28,6 +28,9 @@ MERGE_ENTRIES_PER_KEY = 4
 
 PIECE_KEYS = 10_000
 """Keys that a background thread takes at once: more would hold up the stream, which shares the interpreter."""
+
+Piece: TypeAlias = tuple[list[Key], list[Any]]
+"""Some keys and their values."""
 
 
 class Cells(dict[Key, Any]):
@@ -76,7 +79,7 @@ class View:
         self._layers = layers
         """The newest first."""
         self._release = release
-        self._copy: tuple[list[Key], list[Any]] | None = None
+        self._copy: list[Piece] | None = None
         self.expired: list[Key] = []
         """Keys that the reader found to have expired; noted here for the owner."""
 
@@ -85,8 +88,8 @@ class View:
         """How many layers, from the oldest, this view still needs."""
         return len(self._layers)
 
-    def pieces(self) -> Iterator[tuple[list[Key], list[Any]]]:
-        """Every key once, with its value, in pieces."""
+    def pieces(self) -> Iterator[Piece]:
+        """Every key once, with its value."""
         layers = self._layers
         for depth, layer in enumerate(layers):
             newer = layers[:depth]
@@ -98,30 +101,26 @@ class View:
                     piece, held = list(compress(piece, kept)), list(compress(held, kept))
                 yield piece, held
 
-    def copy(self, breathe: Callable[[], None], *, in_place: bool) -> tuple[list[Key], list[Any]]:
-        """Every key once, and their values, made by the first call. Unless values may be changed `in_place`, the layers
-        are merged from then on: the sooner that is, the less there is to merge."""
-        if self._copy is not None:
-            return self._copy
-        all_keys: list[Key] = []
-        all_values: list[Any] = []
-        untrack(all_keys)
-        untrack(all_values)
-        for keys, values in self.pieces():
-            all_keys += keys
-            all_values += values
-            breathe()
-        self._copy = all_keys, all_values
-        if not in_place:
-            self._layers = ()
+    def copy(self, breathe: Callable[[], None], *, in_place: bool) -> Sequence[Piece]:
+        """The pieces, made by the first call. Unless values may be changed `in_place`, the layers are merged from then
+        on: the sooner that is, the less there is to merge."""
+        if self._copy is None:
+            copy = []
+            for piece in self.pieces():
+                for column in piece:
+                    untrack(column)
+                copy.append(piece)
+                breathe()
+            self._copy = copy
+            if not in_place:
+                self._layers = ()
         return self._copy
 
     def discard(self, breathe: Callable[[], None]) -> None:
-        """Let go of the copy, in pieces: it may be all that still holds values that were replaced since."""
-        for copied in self._copy or ():
-            while copied:
-                del copied[-PIECE_KEYS:]
-                breathe()
+        """Let go of the copy, piece by piece: it may be all that still holds values that were replaced since."""
+        while self._copy:
+            del self._copy[-1]
+            breathe()
 
     def release(self) -> None:
         self._copy = None

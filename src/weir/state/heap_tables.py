@@ -1,8 +1,8 @@
 """Tables of heap state, made piece by piece in a background thread.
 
-Comes in: a view of what one state held at a barrier. Goes out: its table in pieces, sorted
-by key group over all of them, without what had expired by then. No piece takes the
-interpreter from the stream for more than a few milliseconds.
+Comes in: a view of what one state held at a barrier. Goes out: its table in pieces, each
+sorted by key group, without what had expired by then. No piece takes the interpreter
+from the stream for more than a few milliseconds.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from weir.snapshot.messages import StatePart
 from weir.state.backend import Key
-from weir.state.cells import PIECE_KEYS, View
+from weir.state.cells import View
 from weir.state.frozen import FrozenState, StateWriter, write_tables
 from weir.state.hashing import hash_keys, key_groups
 from weir.state.held_forms import HeldForm
@@ -24,7 +23,7 @@ from weir.state.key_codec import KeyCodec
 from weir.state.tables import TableLayout
 
 PIECE_ROWS = 10_000
-"""Rows of a table that are built at once."""
+"""Rows of a table that are built at once, where keys have many."""
 
 
 class FrozenHeap(FrozenState):
@@ -57,41 +56,39 @@ class FrozenHeap(FrozenState):
 
     def _tables(self, breathe: Callable[[], None]) -> Iterator[pa.Table]:
         self._view.expired.clear()
-        all_keys, all_values = self._view.copy(breathe, in_place=self._form.in_place)
-        groups = self._groups(all_keys, breathe)
-        order = np.argsort(groups, kind="stable")
-        step = self._form.keys_at_once or PIECE_ROWS
-        keys: list[Key] = []
-        held: list[Any] = []
+        copy = self._view.copy(breathe, in_place=self._form.in_place)
+        if not copy:
+            yield self._table([], [])
+        for keys, held in copy:
+            if self._form.keys_at_once is None:
+                yield self._table(keys, held)
+            else:
+                yield from self._cut(keys, held, self._form.keys_at_once)
+
+    def _cut(self, keys: list[Key], held: list[Any], step: int) -> Iterator[pa.Table]:
+        """The same for keys that may have many rows each."""
         first = rows = 0
-        for start in range(0, len(order), step):
-            some = order[start : start + step].tolist()
-            values = list(map(all_values.__getitem__, some))
-            keys += map(all_keys.__getitem__, some)
-            held += values
-            rows += self._form.rows(values)
-            if rows >= PIECE_ROWS:
-                yield self._table(keys, groups[order[first : start + step]], held)
-                keys, held, first, rows = [], [], start + step, 0
-        if keys or not first:
-            yield self._table(keys, groups[order[first:]], held)
+        for start in range(0, len(keys), step):
+            stop = start + step
+            rows += self._form.rows(held[start:stop])
+            if rows >= PIECE_ROWS or stop >= len(keys):
+                yield self._table(keys[first:stop], held[first:stop])
+                first, rows = stop, 0
 
-    def _groups(self, keys: list[Key], breathe: Callable[[], None]) -> npt.NDArray[np.int16]:
-        """The key group of each key."""
-        groups = np.empty(len(keys), np.int16)
-        for start in range(0, len(keys), PIECE_KEYS):
-            columns = self._codec.columns(keys[start : start + PIECE_KEYS])
-            groups[start : start + PIECE_KEYS] = key_groups(hash_keys(columns), self._max_parallelism)
-            breathe()
-        return groups
-
-    def _table(self, keys: Sequence[Key], groups: npt.NDArray[np.int16], held: Sequence[Any]) -> pa.Table:
+    def _table(self, keys: Sequence[Key], held: Sequence[Any]) -> pa.Table:
+        # Each object is touched once, in the order in which they were stored: to look for one in memory that was not
+        # used for a while takes longer than all that is done with it here. Rows are put in order as Arrow arrays.
         schema = self._layout.schema
-        front = [pa.array(groups.astype(np.int32)), *self._codec.columns(keys)]
+        columns = self._codec.columns(keys)
+        # Small numbers, which NumPy sorts without comparing them.
+        groups = key_groups(hash_keys(columns), self._max_parallelism).astype(np.int16)
         expanded = self._form.expand(held, self._now_ms)
         if expanded.positions is not None:
-            positions = pa.array(expanded.positions, pa.int32())
-            front = [column.take(positions) for column in front]
+            positions = np.array(expanded.positions, np.int64)
+            groups, columns = groups[positions], [column.take(pa.array(positions)) for column in columns]
         self._view.expired.extend(keys[i] for i in expanded.expired)
-        kinds = [field.type for field in schema][len(front) :]
-        return pa.table([*front, *map(pa.array, expanded.columns, kinds)], schema=schema)
+        kinds = [field.type for field in schema][1 + len(columns) :]
+        columns += map(pa.array, expanded.columns, kinds)
+        order = np.argsort(groups, kind="stable")
+        sorted_groups = pa.array(groups[order].astype(np.int32))
+        return pa.table([sorted_groups, *(column.take(pa.array(order)) for column in columns)], schema=schema)
