@@ -23,8 +23,8 @@ NOTHING: Any = object()
 """Where a key has no value."""
 
 MERGE_ENTRIES_LEAST = 1_024
-MERGE_ENTRIES_PER_KEY = 4
-"""Entries that are merged with each batch: several for each of its keys, since each key may add one."""
+MERGE_ENTRIES_PER_KEY = 2
+"""Entries that are merged with each batch: more than its keys, since each of those may add one."""
 
 PIECE_KEYS = 10_000
 """Keys that a background thread takes at once: more would hold up the stream, which shares the interpreter."""
