@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weir.service.bench_run import run_workload
 from weir.service.bench_state_cli import state_application
-from weir.service.failures import FAILED, error_console, readable_errors
 
 if TYPE_CHECKING:
     from weir.service.bench.harness import Options, Report
@@ -247,30 +247,4 @@ def _options(events: int, parallelism: int, checkpoint_every: str, *, work: str 
 def _bench(
     workload: Callable[[Options], Report], options: Options, *, json: bool, master: str | None, debug: bool
 ) -> None:
-    with readable_errors(debug=debug):
-        from dataclasses import replace
-
-        from weir.service.progress import Progress
-        from weir.service.session import spark_on
-
-        progress = None if json else Progress(error_console())
-        try:
-            with spark_on(master, "weir bench"):
-                report = workload(replace(options, show=progress))
-        finally:
-            if progress is not None:
-                progress.close()
-        typer.echo(report.as_json()) if json else _show(report)
-        if not report.verified:
-            raise typer.Exit(FAILED)
-
-
-def _show(report: Report) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(show_header=False, title=report.workload, title_justify="left")
-    for name, value in report.as_dict().items():
-        if name != "workload":
-            table.add_row(name, f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value))
-    Console().print(table)
+    run_workload(workload, lambda: options, json=json, master=master, debug=debug)

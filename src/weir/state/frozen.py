@@ -5,8 +5,9 @@ later by a background thread. A `RestoredState` is what a checkpoint holds of it
 subtask. Both also speak in tables, which every backend understands: that is how state
 moves between backends, parallelisms and formats. Knows no storage: it is handed a writer.
 
-A state table has the key group (int32) as its first column, rows sorted by it, then the
-key columns, then the values; no key comes twice.
+A state table has the key group (int32) as its first column, then the key columns, then
+the values; no key comes twice. The rows of each of its record batches are sorted by key
+group, so that some key groups are one slice of each.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from weir.errors import CheckpointError, CorruptCheckpoint
 from weir.snapshot.messages import FileRef, StatePart
 
 KEY_GROUP_COLUMN = "__key_group"
-"""First column (int32) of every keyed state table; rows are sorted by it."""
+"""First column (int32) of every keyed state table; the rows of each record batch are sorted by it."""
 
 GONE_COLUMN = "__gone"
 """Last column (bool), in files only, of tables whose keys can be forgotten."""
 
 ARROW = "arrow"
-"""The format of whole tables: Arrow IPC files, in the order of their numbers one sorted table."""
+"""The format of whole tables: Arrow IPC files, in the order of their numbers one table."""
 
 FILE_BYTES_MAX = 64 << 20
 """A state is cut into files of about this size, so that no more of it than that lies in memory twice."""
@@ -53,12 +54,13 @@ class StateWriter(Protocol):
 class FrozenState(ABC):
     """One state of one subtask as it was at a barrier; the state itself goes on changing.
 
-    `tables` and `write` are called by a background thread, `confirmed` and `released` by the loop's.
+    `tables`, `write`, `export` and `discard` are called by a background thread, `confirmed` and `released` by the
+    loop's.
     """
 
     @abstractmethod
     def tables(self) -> Iterator[pa.Table]:
-        """The state in pieces that are one sorted table together; at least one, if only for its schema. May be called
+        """The state in pieces that are one table together; at least one, if only for its schema. May be called
         again."""
 
     def write(self, out: StateWriter) -> StatePart:
@@ -68,6 +70,10 @@ class FrozenState(ABC):
     def export(self, out: StateWriter) -> StatePart:
         """Put the whole table, for a savepoint: it refers to no other file, and any backend reads it."""
         return write_tables(self.tables(), out)
+
+    def discard(self, breathe: Callable[[], None]) -> None:
+        """No table is asked for any more. To free much memory takes long, too: it is done here, in pieces, and not
+        where `released` would hold up the stream."""
 
     def confirmed(self, part: StatePart) -> None:
         """The checkpoint exists that `write` made this part for: its shared files may be referred to from now on."""
@@ -146,7 +152,7 @@ class RestoredState(Protocol):
     """What a checkpoint holds of one state for one subtask."""
 
     def tables(self) -> Iterator[pa.Table]:
-        """Exactly the rows of this subtask's key groups; each table sorted, no key twice in all of them."""
+        """Exactly the rows of this subtask's key groups; no key twice in all of them."""
 
     @property
     def whole(self) -> RestoredPart | None:
@@ -224,7 +230,11 @@ READERS: Mapping[str, tuple[str, str]] = {
 
 
 def only(table: pa.Table, key_groups: range) -> pa.Table:
-    """The rows of some key groups. Rows are sorted by key group, so they are one slice."""
-    groups: Any = table.column(KEY_GROUP_COLUMN).to_numpy()
+    """The rows of some key groups."""
+    return pa.Table.from_batches([_slice(batch, key_groups) for batch in table.to_batches()], table.schema)
+
+
+def _slice(batch: pa.RecordBatch, key_groups: range) -> pa.RecordBatch:
+    groups: Any = batch.column(KEY_GROUP_COLUMN).to_numpy()
     start, stop = np.searchsorted(groups, [key_groups.start, key_groups.stop])
-    return table.slice(int(start), int(stop - start))
+    return batch.slice(int(start), int(stop - start))
