@@ -201,6 +201,10 @@ class Settings:
     """Whether tasks keep copies of the last checkpoint's state files on their own disks, so that a restart on the same
     host need not read them from storage."""
 
+    share_slots: bool = False
+    """Whether parts of a job that share no edges run in the same Spark slots: that takes fewer of them, but then the
+    parts fail and recover together."""
+
     commit_retries_max: int = 5
     """Times that a failed commit of a sink is tried again before the attempt fails."""
 

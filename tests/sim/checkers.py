@@ -157,14 +157,14 @@ def check_state(world: World, manifest: Manifest, files: CheckpointFiles, read: 
 
 def check_paused(world: World, manifest: Manifest) -> None:
     """Of a stopped job no source has read on behind the barrier of its last checkpoint."""
-    for i, (source, _) in enumerate(world.job.sources):
+    for uid, source in world.job.named_sources:
         if not isinstance(source, SimSource):
             continue
-        parts = manifest.operators[Uid(f"source-{i}")].parts
+        parts = manifest.operators[Uid(uid)].parts
         saved = {int(split): n for part in parts for split, n in part.inline.items()}
         reached = {split: n for (attempt, split), n in source.reached.items() if attempt == manifest.attempt}
         if ahead := {split: n for split, n in reached.items() if n != saved[split]}:
-            raise SimulationFailed(f"source-{i} has read on behind the stop: {ahead}, saved {saved}")
+            raise SimulationFailed(f"{uid} has read on behind the stop: {ahead}, saved {saved}")
 
 
 def check_no_leaks(world: World) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from tests.sim.externals import SimReader
 from tests.sim.patching import all_of, patched
 from weir.runtime.checkpoint_store import CheckpointStore
+from weir.runtime.claims import ClaimDesk
 from weir.runtime.driver import Driver
 from weir.runtime.savepoints import SavepointDesk
 from weir.runtime.snapshots import Snapshot, Snapshotter
@@ -104,7 +105,7 @@ def every_attempt_starts_from_the_savepoint() -> AbstractContextManager[None]:
     """A run that started from a savepoint goes back to it, although it has checkpoints of its own."""
     original = CheckpointStore.claim
 
-    def claim_and_check(self: Driver) -> Any:
+    def claim_and_check(self: ClaimDesk) -> Any:
         def claim(store: CheckpointStore) -> Any:
             claimed = original(store)
             return claimed if self._origin is None else replace(claimed, restore=None, completed=())
@@ -112,8 +113,8 @@ def every_attempt_starts_from_the_savepoint() -> AbstractContextManager[None]:
         with patched(CheckpointStore, "claim", claim):
             return check(self)
 
-    check = Driver._claim_and_check
-    return patched(Driver, "_claim_and_check", claim_and_check)
+    check = ClaimDesk._claim_and_check
+    return patched(ClaimDesk, "_claim_and_check", claim_and_check)
 
 
 def rescaled_before_the_checkpoint_is_complete() -> AbstractContextManager[None]:
@@ -121,12 +122,12 @@ def rescaled_before_the_checkpoint_is_complete() -> AbstractContextManager[None]
     original = Driver._perform
 
     def perform(self: Driver, effect: Any) -> None:
-        rescaling, attempt = self._rescaling, self.attempt
+        rescaling = self._rescaling
         if rescaling is None or rescaling.previous is not None or not isinstance(effect, PublishManifest):
             original(self, effect)
-        elif attempt is not None:
-            self._broadcast(CheckpointCompleted(attempt, effect.checkpoint))
-            self._leave(CheckpointRequested(None, Then.STOP, rescaling.name))
+        else:
+            self._tell(lambda attempt: CheckpointCompleted(attempt, effect.checkpoint))
+            self._leave_for(CheckpointRequested(None, Then.STOP, rescaling.name))
 
     return patched(Driver, "_perform", perform)
 

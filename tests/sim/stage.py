@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tests.sim.ports import SimBackground, SimChannel, SimControl, SimTransport
 from tests.sim.storage import CallerCrashed
 from weir.errors import JobError, ProtocolViolation, WeirError
+from weir.graph.plan import Plan
 from weir.ids import AttemptId, ChannelId, TaskIndex
 from weir.runtime import layout
 from weir.runtime.savepoints import Origin
@@ -141,10 +142,10 @@ class SimTask:
 class SimStage:
     """The barrier stage of one attempt: when one task fails, the stage fails; the others may linger."""
 
-    def __init__(self, world: World, owner: SimDriver, attempt: AttemptId) -> None:
+    def __init__(self, world: World, owner: SimDriver, attempt: AttemptId, plan: Plan) -> None:
         self.attempt = attempt
         self.owner = owner
-        self.plan = owner.driver.plan
+        self.plan = plan
         capacity = world.job.settings.channel_batches_max
         self.channels: dict[ChannelId, SimChannel] = {
             channel: SimChannel(capacity, channel.source == channel.target) for channel in self.plan.channels
@@ -180,11 +181,10 @@ class SimCluster:
         self._world = world
         self._owner = owner
 
-    def launch(self, attempt: AttemptId) -> None:
-        self._world.log(
-            f"{self._owner.name} launches attempt {attempt}, parallelism {self._owner.driver.plan.parallelism}"
-        )
-        self._world.stages[attempt] = SimStage(self._world, self._owner, attempt)
+    def launch(self, attempt: AttemptId, plan: Plan) -> None:
+        which = "" if len(self._owner.driver.regions) == 1 else f" of region {plan.region}"
+        self._world.log(f"{self._owner.name} launches attempt {attempt}{which}, parallelism {plan.parallelism}")
+        self._world.stages[attempt] = SimStage(self._world, self._owner, attempt, plan)
 
     def send(self, attempt: AttemptId, task: TaskIndex, message: ToTask) -> None:
         stage = self._world.stages.get(attempt)

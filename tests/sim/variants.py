@@ -19,6 +19,7 @@ from weir.ids import CheckpointId
 from weir.runtime import layout, phases
 from weir.runtime import worker as worker_module
 from weir.runtime.checkpoint_store import CheckpointStore
+from weir.runtime.claims import ClaimDesk
 from weir.runtime.driver import Driver
 from weir.runtime.sink_end import SinkEnd
 from weir.runtime.snapshots import Snapshot, Snapshotter
@@ -54,8 +55,8 @@ def commit_before_publication() -> AbstractContextManager[None]:
     original = Driver._perform
 
     def perform(self: Driver, effect: Any) -> None:
-        if isinstance(effect, PublishManifest) and self.attempt is not None:
-            self._broadcast(CheckpointCompleted(self.attempt, effect.checkpoint))
+        if isinstance(effect, PublishManifest):
+            self._tell(lambda attempt: CheckpointCompleted(attempt, effect.checkpoint))
         original(self, effect)
 
     return patched(Driver, "_perform", perform)
@@ -63,16 +64,17 @@ def commit_before_publication() -> AbstractContextManager[None]:
 
 def old_attempt_is_heard() -> AbstractContextManager[None]:
     """What tasks of an older attempt acknowledge counts for the current one, which gives the same ids out again."""
-    hear, claimed, started = Driver.hear, Driver._claimed, Coordinator._attempt_started
+    hear, claimed, started = Driver.hear, ClaimDesk._claimed, Coordinator._attempt_started
 
     def hear_anyone(self: Driver, message: Any) -> None:
-        if self.attempt is not None and isinstance(message, SnapshotTaken):
-            message = replace(message, attempt=self.attempt)
+        current = {subtask: r.attempt for r in self.regions if r.attempt is not None for subtask in r.plan.subtasks}
+        if isinstance(message, SnapshotTaken) and message.subtask in current:
+            message = replace(message, attempt=current[message.subtask])
         hear(self, message)
 
-    def forget(self: Driver, result: Any) -> None:
+    def forget(self: ClaimDesk, result: Any, done: Any) -> None:
         self._next_checkpoint = CheckpointId(1)
-        claimed(self, result)
+        claimed(self, result, done)
 
     def count_anew(self: Coordinator, event: Any, now_ms: float) -> Any:
         self._next_checkpoint = event.next_checkpoint
@@ -84,7 +86,7 @@ def old_attempt_is_heard() -> AbstractContextManager[None]:
     handlers = {**Coordinator.handlers, AttemptStarted: count_anew}
     return all_of(
         patched(Driver, "hear", hear_anyone),
-        patched(Driver, "_claimed", forget),
+        patched(ClaimDesk, "_claimed", forget),
         patched(Coordinator, "handlers", handlers),
         patched(Listing, "next_checkpoint", property(above_manifests)),
     )
@@ -302,11 +304,50 @@ def early_messages_dropped() -> AbstractContextManager[None]:
     original = Driver.hear
 
     def hear(self: Driver, message: Any) -> None:
-        if isinstance(self.phase, phases.Deploying) and isinstance(message, SubtaskFinished):
+        region = self._region_of(message.attempt)
+        is_early = region is not None and isinstance(region.phase, phases.Deploying)
+        if is_early and isinstance(message, SubtaskFinished):
             return
         original(self, message)
 
     return patched(Driver, "hear", hear)
+
+
+# --- Regions --------------------------------------------------------------------------------------------
+
+
+def region_claims_while_a_manifest_is_written() -> AbstractContextManager[None]:
+    """A region that was lost takes its next attempt before it is known what became of a checkpoint."""
+    return patched(Coordinator, "is_publishing", property(lambda self: False))
+
+
+def lost_region_keeps_its_snapshots() -> AbstractContextManager[None]:
+    """What a region acknowledged before it was lost still counts, although it begins again from before that."""
+
+    def region_lost(self: Coordinator, run: Any, subtasks: list[Any], now_ms: float) -> Any:
+        for subtask in subtasks:
+            del run.attempts[subtask]
+            run.finished.discard(subtask)
+            run.committed.pop(subtask, None)
+        return self._requests.attempt_ended("lost")
+
+    return patched(Coordinator, "_region_lost", region_lost)
+
+
+def lost_region_counts_as_finished() -> AbstractContextManager[None]:
+    """That a region had finished before it was lost is not forgotten, and so the job ends without it."""
+    original = Coordinator._region_lost
+
+    def region_lost(self: Coordinator, run: Any, subtasks: list[Any], now_ms: float) -> Any:
+        kept = run.finished & set(subtasks), {s: run.committed[s] for s in subtasks if s in run.committed}
+        final, published = run.final, run.final_published
+        effects = original(self, run, subtasks, now_ms)
+        run.finished |= kept[0]
+        run.committed.update(kept[1])
+        run.final, run.final_published = final, published
+        return effects
+
+    return patched(Coordinator, "_region_lost", region_lost)
 
 
 # --- State that checkpoints share -------------------------------------------------------------------------
@@ -392,6 +433,9 @@ VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         files_of_other_key_groups_are_built_on,
         frozen_state_sees_later_rows,
         changes_of_an_aborted_checkpoint_are_forgotten,
+        region_claims_while_a_manifest_is_written,
+        lost_region_keeps_its_snapshots,
+        lost_region_counts_as_finished,
         *SAVEPOINT_VARIANTS,
     )
 }

@@ -52,32 +52,53 @@ class Job:
     settings: Settings
     before: frozenset[Row] = frozenset()
     """What the run that this one goes on from has read."""
+    prefix: str = ""
+    """Of every uid."""
+    beside: Job | None = None
+    """Another region of the same job, with which this one shares nothing."""
 
     def plan(self, rng: random.Random) -> Plan:
         """The plan at a parallelism that is drawn anew; the answer does not depend on it."""
-        parallelism = rng.randint(1, PARALLELISM_MAX)
-        env = weir.Environment(parallelism=parallelism, settings=self.settings)
+        env = weir.Environment(parallelism=rng.randint(1, PARALLELISM_MAX), settings=self.settings)
+        for region in self.regions:
+            region.lay_out(env, rng)
+        return env.plan()
+
+    def lay_out(self, env: weir.Environment, rng: random.Random) -> None:
+        """This region alone."""
         streams = [
-            env.read(source, uid=f"source-{i}", parallelism=rng.randint(1, parallelism))
+            env.read(source, uid=f"{self.prefix}source-{i}", parallelism=rng.randint(1, env.parallelism))
             for i, (source, _) in enumerate(self.sources)
         ]
         stream = streams[0].union(*streams[1:]) if len(streams) > 1 else streams[0]
         for step in self.steps:
-            stream = step.apply(stream)
+            stream = step.apply(stream, self.prefix)
         for end, sink in self.ends:
-            _END[end].apply(stream, sink)
-        return env.plan()
+            _END[end].apply(stream, sink, self.prefix)
+
+    @property
+    def regions(self) -> list[Job]:
+        return [self] if self.beside is None else [self, *self.beside.regions]
+
+    @property
+    def sinks(self) -> list[Sink]:
+        return [sink for region in self.regions for _, sink in region.ends]
+
+    @property
+    def named_sources(self) -> list[tuple[str, Source]]:
+        """By uid."""
+        return [(f"{r.prefix}source-{i}", source) for r in self.regions for i, (source, _) in enumerate(r.sources)]
 
     @property
     def rows(self) -> list[Row]:
         """All that the sources hold."""
-        return [row for _, of_source in self.sources for row in of_source]
+        return [row for region in self.regions for _, of_source in region.sources for row in of_source]
 
     def rows_read(self, manifest: Manifest) -> list[Row]:
         """What the sources had handed out before a checkpoint, by the positions in it."""
-        read: list[Row] = []
+        read: list[Row] = [] if self.beside is None else self.beside.rows_read(manifest)
         for i, (source, rows) in enumerate(self.sources):
-            operator = manifest.operators[Uid(f"source-{i}")]
+            operator = manifest.operators[Uid(f"{self.prefix}source-{i}")]
             parts = [InlinePart(part.index, operator.parallelism, part.inline) for part in operator.parts]
             left = rows_left(source, parts)
             read += [row for row in rows if row not in left]
@@ -85,30 +106,35 @@ class Job:
 
     def expectations(self, read: Sequence[Row]) -> list[SinkExpectation]:
         """What must be committed, worked out in one thread and without the engine, when these rows have been read."""
+        beside = [] if self.beside is None else self.beside.expectations(read)
         rows = self._answer([row for row in read if row not in self.before])
         totals, keys = totals_of(self._answer(read)), {key for _, key, _ in rows}
         running: list[tuple[Any, ...]] = [(key, *totals[key]) for key in totals if key in keys]
-        return [
-            SinkExpectation(_END[end].sink_uid, "exact", list(rows), sink)
+        return beside + [
+            SinkExpectation(f"{self.prefix}{_END[end].sink_uid}", "exact", list(rows), sink)
             if end == "plain"
-            else SinkExpectation(_END[end].sink_uid, "running", running, sink)
+            else SinkExpectation(f"{self.prefix}{_END[end].sink_uid}", "running", running, sink)
             for end, sink in self.ends
         ]
 
     def states(self, read: Sequence[Row]) -> dict[str, dict[int, tuple[int, int]]]:
         """uid of a keyed operator to what its state must be when these rows have been read: key to (count, sum)."""
-        return {end: totals_of(self._answer(read)) for end, _ in self.ends if _END[end].has_state_to_check}
+        checked = [end for end, _ in self.ends if _END[end].has_state_to_check]
+        states = {f"{self.prefix}{end}": totals_of(self._answer(read)) for end in checked}
+        return states if self.beside is None else {**states, **self.beside.states(read)}
 
     def going_on(self, before: Sequence[Row], external: External, place: str) -> Job:
         """The same job behind a savepoint, with sinks of its own."""
-        ends = [(end, _sink_like(sink, external, f"{place}/out/{end}")) for end, sink in self.ends]
+        ends = [(end, _sink_like(sink, external, f"{place}/out/{self.prefix}{end}")) for end, sink in self.ends]
+        beside = None if self.beside is None else self.beside.going_on(before, external, place)
         for source, _ in self.sources:
             if isinstance(source, SimSource):
                 source.reached.clear()
-        return replace(self, ends=ends, before=frozenset(before))
+        return replace(self, ends=ends, before=frozenset(before), beside=beside)
 
     def _answer(self, rows: Sequence[Row]) -> list[Row]:
-        answer = list(rows)
+        own = {row for _, of_source in self.sources for row in of_source}
+        answer = [row for row in rows if row in own]
         for step in self.steps:
             answer = step.answer(answer)
         return answer
@@ -135,34 +161,35 @@ def rows_left(source: Source, parts: Sequence[InlinePart]) -> set[Row]:
 class Step:
     """One thing done to a stream, and the same thing done to the reference."""
 
-    apply: Callable[[Any], Any]
+    apply: Callable[[Any, str], Any]
+    """To a stream, with the prefix of uids."""
     answer: Callable[[list[Row]], list[Row]]
 
 
 def _filter(rng: random.Random) -> Step:
     return Step(
-        lambda stream: stream.filter(pl.col("value") < 60, uid="filter"),
+        lambda stream, prefix: stream.filter(pl.col("value") < 60, uid=f"{prefix}filter"),
         lambda rows: [row for row in rows if row[2] < 60],
     )
 
 
 def _rebalanced(rng: random.Random) -> Step:
     return Step(
-        lambda stream: stream.rebalance().with_columns(value=pl.col("value") + 1, uid="more"),
+        lambda stream, prefix: stream.rebalance().with_columns(value=pl.col("value") + 1, uid=f"{prefix}more"),
         lambda rows: [(i, k, v + 1) for i, k, v in rows],
     )
 
 
 def _mapped(rng: random.Random) -> Step:
     return Step(
-        lambda stream: stream.map(lambda row: (row.id, row.key, row.value * 2), SCHEMA, uid="map"),
+        lambda stream, prefix: stream.map(lambda row: (row.id, row.key, row.value * 2), SCHEMA, uid=f"{prefix}map"),
         lambda rows: [(i, k, v * 2) for i, k, v in rows],
     )
 
 
 def _repeated(rng: random.Random) -> Step:
     return Step(
-        lambda stream: stream.flat_map(lambda row: [row] * (row.id % 3), SCHEMA, uid="flat_map"),
+        lambda stream, prefix: stream.flat_map(lambda row: [row] * (row.id % 3), SCHEMA, uid=f"{prefix}flat_map"),
         lambda rows: [row for row in rows for _ in range(row[0] % 3)],
     )
 
@@ -171,7 +198,9 @@ def _broadcast(rng: random.Random) -> Step:
     # A fixed parallelism: the number of copies is part of the answer.
     copies = rng.randint(1, 3)
     return Step(
-        lambda stream: stream.broadcast().select("id", "key", "value", uid="copies", parallelism=copies),
+        lambda stream, prefix: stream.broadcast().select(
+            "id", "key", "value", uid=f"{prefix}copies", parallelism=copies
+        ),
         lambda rows: rows * copies,
     )
 
@@ -200,22 +229,24 @@ class Total(weir.ProcessFunction):
         return [(row.key, self.count.get(), self.total.get())]
 
 
-def _plain(stream: Any, sink: Sink) -> None:
-    stream.write(sink, uid="plain")
+def _plain(stream: Any, sink: Sink, prefix: str) -> None:
+    stream.write(sink, uid=f"{prefix}plain")
 
 
-def _agg(stream: Any, sink: Sink) -> None:
-    stream.key_by("key").agg(n=weir.count(), total=weir.sum("value"), uid="agg").write(sink, uid="totals")
+def _agg(stream: Any, sink: Sink, prefix: str) -> None:
+    stream.key_by("key").agg(n=weir.count(), total=weir.sum("value"), uid=f"{prefix}agg").write(
+        sink, uid=f"{prefix}totals"
+    )
 
 
-def _process(stream: Any, sink: Sink) -> None:
-    stream.key_by("key").process(Total(), schema=TOTALS, uid="process").write(sink, uid="rows")
+def _process(stream: Any, sink: Sink, prefix: str) -> None:
+    stream.key_by("key").process(Total(), schema=TOTALS, uid=f"{prefix}process").write(sink, uid=f"{prefix}rows")
 
 
-def _reduce(stream: Any, sink: Sink) -> None:
-    pairs = stream.map(lambda row: (row.key, 1, row.value), TOTALS, uid="pairs")
-    reduced = pairs.key_by("key").reduce(lambda a, b: (a.key, a.n + b.n, a.total + b.total), uid="reduce")
-    reduced.write(sink, uid="reduced")
+def _reduce(stream: Any, sink: Sink, prefix: str) -> None:
+    pairs = stream.map(lambda row: (row.key, 1, row.value), TOTALS, uid=f"{prefix}pairs")
+    reduced = pairs.key_by("key").reduce(lambda a, b: (a.key, a.n + b.n, a.total + b.total), uid=f"{prefix}reduce")
+    reduced.write(sink, uid=f"{prefix}reduced")
 
 
 def _add_up(rows: pl.DataFrame, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -224,15 +255,15 @@ def _add_up(rows: pl.DataFrame, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.D
     return new, new
 
 
-def _batches(stream: Any, sink: Sink) -> None:
+def _batches(stream: Any, sink: Sink, prefix: str) -> None:
     state = {"n": weir.ValueState("long", default=0), "total": weir.ValueState("long", default=0)}
-    sums = stream.key_by("key").process_batches(_add_up, TOTALS, state=state, uid="batches")
-    sums.write(sink, uid="added")
+    sums = stream.key_by("key").process_batches(_add_up, TOTALS, state=state, uid=f"{prefix}batches")
+    sums.write(sink, uid=f"{prefix}added")
 
 
 @dataclass(frozen=True)
 class End:
-    apply: Callable[[Any, Sink], None]
+    apply: Callable[[Any, Sink, str], None]
     sink_uid: str
     has_state_to_check: bool
 
@@ -275,6 +306,19 @@ def draw_job(rng: random.Random, external: External) -> Job:
         commit_retries_max=3,
     )
     return Job(steps, sources, ends, draw_checkpoints(rng), settings)
+
+
+def with_regions(job: Job, rng: random.Random, external: External) -> Job:
+    """The same job, perhaps with another region or two beside it."""
+    for number in range(rng.choice([0, 0, 0, 1, 1, 2])):
+        sources = [_draw_source(rng, 10 * (number + 1), tiny=rng.random() < 0.1)]
+        steps = [make(rng) for probability, make in _STEPS[:3] if rng.random() < probability]
+        prefix = f"region-{number + 1}-"
+        end = rng.choice(list(_END))
+        ends = [(end, _draw_sink(rng, f"{prefix}{end}", external))]
+        other = Job(steps, sources, ends, job.checkpoints, job.settings, prefix=prefix, beside=job.beside)
+        job = replace(job, beside=other)
+    return job
 
 
 def _draw_source(rng: random.Random, index: int, *, tiny: bool) -> tuple[Source, list[Row]]:

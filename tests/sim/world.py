@@ -18,7 +18,7 @@ from tests.sim.ports import SimBackground, SimChannel, SimClock
 from tests.sim.stage import SimCluster, SimStage, SimTask, SimulationFailed, run_quietly
 from tests.sim.storage import CallerCrashed, SimStorage
 from tests.sim.users import Users, read_savepoint
-from tests.sim.workload import FIRST_PLACE, SCHEME, Job, draw_job
+from tests.sim.workload import FIRST_PLACE, SCHEME, Job, draw_job, with_regions
 from weir.config import FixedDelay, JobConfig
 from weir.ids import AttemptId
 from weir.operators.sink import Sink
@@ -27,13 +27,16 @@ from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.driver import Driver, Notice
 from weir.runtime.phases import Outcome
 from weir.runtime.storage import register_scheme
-from weir.snapshot.coordinator import CoordinatorSettings
+from weir.snapshot.run import CoordinatorSettings
 
-STEPS_MAX = 30_000
+STEPS_MAX = 60_000
 """A run that takes longer hangs."""
 
 LINGER_STEPS = 150
 """After the end, what is left of old attempts and drivers goes on for so long."""
+
+STUCK_PROBABILITY, STUCK_MS = 0.05, 25.0
+"""How often, and for how long, work of the driver of a job with several regions hangs in storage; a task dies then."""
 
 DRIVERS_MAX = 12
 """A run that needs more drivers makes no progress."""
@@ -115,10 +118,29 @@ class AmbushedBackground(SimBackground):
         self._world = world
         self._driver = driver
 
+        self._stuck: tuple[Callable[[], Any], float] | None = None
+        """Work that hangs in storage, and until when, while other work goes on."""
+
     def run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         super().run(work, done)
         if isinstance(self._driver.driver.phase, phases.Running):
             self._world.maybe_ambush(within_steps=1)
+            if self._world.job.beside is not None and self._world.region_rng.random() < STUCK_PROBABILITY:
+                self._stuck = work, self._world.clock.time_ms + STUCK_MS
+                if self._world.steps < faults.FAULT_STEPS:
+                    self._world.ambush(faults.kill_task)
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is work that does not hang."""
+        return len(self.waiting) > 1 or (bool(self.waiting) and not self._is_stuck(0))
+
+    def take(self, index: int) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+        return super().take(1 - index if len(self.waiting) > 1 and self._is_stuck(index) else index)
+
+    def _is_stuck(self, index: int) -> bool:
+        stuck = self._stuck
+        return stuck is not None and self._world.clock.time_ms < stuck[1] and self.waiting[index][0] is stuck[0]
 
 
 class World:
@@ -133,6 +155,7 @@ class World:
         savepoint: str | None = None,
     ) -> None:
         self.rng = after.rng if after else random.Random(seed)
+        self.region_rng = after.region_rng if after else random.Random(f"regions of {seed}")
         self.clock = SimClock()
         self.trace: deque[str] = deque(maxlen=400)
         self.digest = after.digest if after else 0
@@ -145,10 +168,10 @@ class World:
         self.job_storage = self.storage.below(f"{self.place}/sim")
         register_scheme(SCHEME, lambda uri: self.storage.below(uri.split("://")[1]))
         self.savepoint = savepoint
-        self.job: Job = self._goes_on(after, savepoint) if after and savepoint else draw_job(self.rng, self.external)
+        self.job: Job = self._goes_on(after, savepoint) if after and savepoint else self._drawn(seed)
         # Users draw from numbers of their own, so that a run without them is the same as it ever was.
         self.users = Users(self, after.users.rng if after else random.Random(f"users of {seed}"))
-        self.sinks: list[Sink] = [sink for _, sink in self.job.ends]
+        self.sinks: list[Sink] = self.job.sinks
         self.stages: dict[AttemptId, SimStage] = {}
         self.orphans: list[Callable[[], Any]] = []
         self.completed_ids: list[int] = []
@@ -198,6 +221,10 @@ class World:
         if self.stopped is None:
             for sink in self.sinks:
                 sink.finish()
+
+    def _drawn(self, seed: int) -> Job:
+        # What is beside the first region is drawn from numbers of its own, so that most jobs are what they ever were.
+        return with_regions(draw_job(self.rng, self.external), self.region_rng, self.external)
 
     def _goes_on(self, after: World, savepoint: str) -> Job:
         with self.storage.quiet():
@@ -293,7 +320,7 @@ class World:
         if self.orphans and self.rng.random() < 0.3:
             self._run_orphan()
         owners: list[SimTask | SimDriver] = [task for task in self.alive_tasks() if task.background.waiting]
-        owners += [driver for driver in self.drivers if driver.awake and driver.background.waiting]
+        owners += [driver for driver in self.drivers if driver.awake and driver.background.ready]
         if not owners:
             return
         owner = self.rng.choice(owners)
@@ -347,6 +374,10 @@ class World:
         """Something delicate has begun: a good moment for the next ambush."""
         if self.ambushes and self._ambush is None and self.rng.random() < AMBUSH_PROBABILITY:
             self._ambush = (self.steps + self.rng.randint(1, within_steps), self.ambushes.pop())
+
+    def ambush(self, fault: faults.Fault) -> None:
+        """This, in the next step."""
+        self._ambush = (self.steps + 1, fault)
 
     # --- Drivers -----------------------------------------------------------------------------------------
 

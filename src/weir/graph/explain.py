@@ -47,8 +47,10 @@ def describe_exchange(exchange: Exchange) -> str:
 
 def _headline(plan: Plan) -> str:
     ends = "bounded" if plan.bounded else "unbounded"
+    regions, slots = len(plan.regions), sum(region.parallelism for region in plan.regions)
+    apart = f" for {regions} regions" if regions > 1 else ""
     return (
-        f"{ends} job, {_counted(plan.parallelism, 'task slot')}, {_counted(len(plan.vertices), 'vertex', 'vertices')}, "
+        f"{ends} job, {_counted(slots, 'task slot')}{apart}, {_counted(len(plan.vertices), 'vertex', 'vertices')}, "
         f"{_counted(len(plan.edges), 'exchange')}, {_counted(plan.max_parallelism, 'key group')}"
     )
 

@@ -8,7 +8,7 @@ in every task.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -95,25 +95,44 @@ class Plan:
     vertices: tuple[Vertex, ...]
     edges: tuple[Edge, ...]
     max_parallelism: int
+    region: int = 0
+    """With `members`: which region of the job this is."""
+    members: frozenset[VertexId] | None = None
+    """The vertices that run; None: all. Ids stay those of the whole plan."""
+
+    @cached_property
+    def regions(self) -> tuple[Plan, ...]:
+        """The parts of the job that share no edges, each with all vertices of the plan and its own as members."""
+        groups = {vertex.id: {vertex.id} for vertex in self.vertices}
+        for edge in self.edges:
+            joined = groups[edge.source] | groups[edge.target]
+            groups.update(dict.fromkeys(joined, joined))
+        members = sorted({frozenset(group) for group in groups.values()}, key=min)
+        return tuple(replace(self, region=i, members=group) for i, group in enumerate(members))
+
+    @cached_property
+    def running(self) -> tuple[Vertex, ...]:
+        """The vertices that run here."""
+        return tuple(v for v in self.vertices if self.members is None or v.id in self.members)
 
     @property
     def parallelism(self) -> int:
-        """How many Spark tasks (slots) the job needs: each hosts one subtask of every vertex."""
-        return max(vertex.parallelism for vertex in self.vertices)
+        """How many Spark tasks (slots) are needed: each hosts one subtask of every vertex."""
+        return max(vertex.parallelism for vertex in self.running)
 
     @cached_property
     def subtasks(self) -> frozenset[SubtaskId]:
-        return frozenset(SubtaskId(v.id, i) for v in self.vertices for i in range(v.parallelism))
+        return frozenset(SubtaskId(v.id, i) for v in self.running for i in range(v.parallelism))
 
     @cached_property
     def committers(self) -> frozenset[SubtaskId]:
         """The subtasks that hold a sink."""
-        return frozenset(SubtaskId(v.id, i) for v in self.vertices if v.is_sink for i in range(v.parallelism))
+        return frozenset(SubtaskId(v.id, i) for v in self.running if v.is_sink for i in range(v.parallelism))
 
     @property
     def stateful_per_task(self) -> int:
         """How many operators with state one task hosts at most."""
-        specs = [operator.spec for vertex in self.vertices for operator in vertex.operators]
+        specs = [operator.spec for vertex in self.running for operator in vertex.operators]
         return sum(bool(spec.states) for spec in specs if isinstance(spec, OperatorSpec))
 
     @property
@@ -122,7 +141,7 @@ class Plan:
 
     def hosted_by(self, task: TaskIndex) -> list[SubtaskId]:
         """The subtasks that run in one Spark task, sources first."""
-        return [SubtaskId(v.id, task) for v in self.vertices if task < v.parallelism]
+        return [SubtaskId(v.id, task) for v in self.running if task < v.parallelism]
 
     def out_edges(self, vertex: VertexId) -> list[Edge]:
         return [edge for edge in self.edges if edge.source == vertex]
@@ -145,5 +164,7 @@ class Plan:
     @property
     def channels(self) -> Iterator[ChannelId]:
         for edge in self.edges:
+            if self.members is not None and edge.source not in self.members:
+                continue
             for index in range(self.vertices[edge.source].parallelism):
                 yield from self.out_channels(edge, index)

@@ -4,28 +4,36 @@ Comes in: what tasks say, what becomes of stages, requests of the user, the time
 Goes out: orders to tasks, launches, manifests. Decides nothing about checkpoints
 or restarts itself (snapshot/coordinator.py, snapshot/restart.py do), touches the
 world only through its ports, and is called by one thread.
+
+Each region of the job (region.py) has attempts of its own: when one fails, it alone
+begins again from the last checkpoint, and the others run on. No attempt is claimed
+while a manifest is being written for others that run: it starts behind its outcome.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from weir.config import JobConfig, duration_ms
+from weir.config import JobConfig
 from weir.errors import JobError, OwnershipError, ProtocolViolation, StorageFull, UserCodeError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId, TaskIndex
 from weir.runtime import phases
 from weir.runtime.checkpoint_store import CheckpointStore, Claim
+from weir.runtime.claims import ClaimDesk
 from weir.runtime.compatibility import check_compatible
 from weir.runtime.phases import Notice, Outcome, Phase, Rescaling, Verdict
 from weir.runtime.ports import Background, Clock, Cluster
-from weir.runtime.savepoints import SavepointDesk, origin_at
+from weir.runtime.region import Region, regions_of
+from weir.runtime.savepoints import SavepointDesk
 from weir.snapshot import messages as m
-from weir.snapshot.coordinator import Coordinator, CoordinatorSettings
+from weir.snapshot.coordinator import Coordinator
 from weir.snapshot.manifest import Kind, Manifest, build
 from weir.snapshot.restart import RestartAfter, RestartDecider
+from weir.snapshot.run import CoordinatorSettings
 
 USER_FAILURES_MAX = 3
 """Failures of the user's own code, with no completed checkpoint in between, that end the job whatever the strategy."""
@@ -49,7 +57,6 @@ class Driver:
     ) -> None:
         self._config = config
         self._plan = plan
-        self._run = run
         self._clock = clock
         self._background = background
         self._cluster = cluster
@@ -57,94 +64,103 @@ class Driver:
         self._notify = notify
         self._coordinator = Coordinator(settings)
         self._decider = RestartDecider.from_config(config.restart)
-        self._tasks = _tasks_of(plan)
-        self._next_checkpoint = CheckpointId(1)
-        self._is_adopted = False
-        self._failed_ms: float | None = None
+        self._regions = self._laid_out(plan)
+        self._claims = ClaimDesk(
+            config,
+            run=run,
+            store=store,
+            background=background,
+            check=lambda found, at: check_compatible(found, self._plan, at, may_drop=config.allow_dropped_state),
+        )
+        self._leaving: Verdict | None = None
+        """Why all regions are being left."""
+        self._ended: phases.Ended | None = None
         self._user_failures = 0
-        self._origin = None if config.from_savepoint is None else origin_at(config.from_savepoint)
         self._rescaling: Rescaling | None = None
         self._savepoints = SavepointDesk(background, retries_max=config.settings.storage_retries_max)
-        self._metrics: dict[TaskIndex, m.Json] = {}
         self.restarts = 0
-        self.phase: Phase = phases.Created()
 
     # --- What comes in -----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take the checkpoint directory over, then begin the first attempt."""
-        self._begin()
+        """Take the checkpoint directory over, then begin the first attempts."""
+        for region in self._regions:
+            region.phase = phases.Claiming()
+        self._claim_next()
 
     def hear(self, message: m.FromTask) -> None:
         """A task says something. Nothing that an old attempt says counts."""
-        if message.attempt != self.attempt:
+        region = self._region_of(message.attempt)
+        if region is None:
             return
         if isinstance(message, m.TaskRegistered):
-            self._registered(message)
+            region.registered(message)
         elif isinstance(message, m.TaskRunning):
-            self._runs(message.task)
+            if (deployed := region.runs(message.task)) is not None:
+                self._runs(region, deployed)
         elif isinstance(message, m.Heartbeat):
-            self._metrics[message.task] = message.metrics
-            if isinstance(self.phase, phases.Running):
-                self.phase.heard_ms[message.task] = self._clock.now_ms()
+            region.heartbeat(message)
         elif isinstance(message, m.TaskFailed):
-            self._fail(message.error, fatal=message.fatal or self._is_stuck(message))
+            self._fail(region, message.error, fatal=message.fatal or self._is_stuck(region, message))
         elif isinstance(message, m.SnapshotTaken | m.SnapshotDeclined | m.EpochsCommitted | m.SubtaskFinished):
-            if isinstance(self.phase, phases.Running):
+            if region.is_running:
                 self._coordinate(message)
-            elif isinstance(self.phase, phases.Deploying):
+            elif isinstance(region.phase, phases.Deploying):
                 # A task may be done with a short input before its peers have even restored.
-                self.phase.early.append(message)
+                region.phase.early.append(message)
         else:
             raise ProtocolViolation(f"driver: unexpected {message!r}")
 
     def task_lost(self, attempt: AttemptId, task: TaskIndex, reason: str) -> None:
         """The line to a task broke."""
-        if attempt == self.attempt:
-            self._fail(f"task {task} was lost: {reason}")
+        if (region := self._region_of(attempt)) is not None:
+            self._fail(region, f"task {task} was lost: {reason}")
 
     def stage_ended(self, attempt: AttemptId, error: str | None, *, fatal: bool = False) -> None:
-        """Spark says that the attempt's stage is over."""
-        if attempt != self.attempt:
+        """Spark says that an attempt's stage is over."""
+        region = self._region_of(attempt)
+        if region is None:
             return
-        if not isinstance(self.phase, phases.Stopping):
-            self._fail(error or "the stage ended before the job did", fatal=fatal, stage_runs=False)
-        elif not self.phase.ended:
-            self._conclude(self.phase.verdict)
+        if isinstance(region.phase, phases.Stopping):
+            if not region.phase.ended:
+                self._left(region)
+        else:
+            self._fail(region, error or "the stage ended before the job did", fatal=fatal, stage_runs=False)
 
     def tick(self) -> None:
         """Time has passed: look after deadlines, heartbeats, checkpoints."""
         now_ms = self._clock.now_ms()
-        phase = self.phase
-        if isinstance(phase, phases.Waiting) and now_ms >= phase.until_ms:
-            self._begin()
-        elif isinstance(phase, phases.Launching | phases.Deploying) and now_ms >= phase.deadline_ms:
-            self._fail(phase.late_message(len(self._tasks)))
-        elif isinstance(phase, phases.Stopping):
-            self._hurry(phase, now_ms)
-        elif isinstance(phase, phases.Running):
-            self._check_heartbeats(phase, now_ms)
-            if isinstance(self.phase, phases.Running):
-                self._coordinate(m.TimePassed())
+        for region in self._regions:
+            if isinstance(region.phase, phases.Waiting) and now_ms >= region.phase.until_ms:
+                region.phase = phases.Claiming()
+            elif (reason := region.overdue(now_ms)) is not None:
+                self._fail(region, reason)
+            elif isinstance(region.phase, phases.Stopping) and not region.phase.ended:
+                region.hurry(now_ms)
+                if region.is_away:
+                    self._left(region)
+        if any(region.is_running for region in self._regions):
+            self._coordinate(m.TimePassed())
+        self._claim_next()
 
     def next_due_ms(self) -> float | None:
         """When `tick` is wanted next."""
-        due = self.phase.due_ms
-        if isinstance(self.phase, phases.Running):
-            oldest = min(self.phase.heard_ms.values(), default=self._clock.now_ms())
-            due = oldest + self._ms(self._config.settings.heartbeat_timeout)
-            checkpoint = self._coordinator.next_due_ms()
-            due = due if checkpoint is None else min(due, checkpoint)
-        return due
+        if self._ended is not None:
+            return None
+        due = [region.due_ms for region in self._regions]
+        if any(region.is_running for region in self._regions):
+            due.append(self._coordinator.next_due_ms())
+        return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
     def cancel(self) -> None:
         """The user wants the job to end now."""
-        if isinstance(self.phase, phases.Ended):
+        verdict = Verdict(Outcome.CANCELLED)
+        if self._ended is not None:
             return
-        if not isinstance(self.phase, phases.Stopping):
-            self._stop(Verdict(Outcome.CANCELLED))
-        elif self.phase.verdict.outcome is Outcome.RESTART:
-            self.phase = replace(self.phase, verdict=Verdict(Outcome.CANCELLED))
+        if self._leaving is None:
+            self._leave_all(verdict)
+        elif self._leaving.outcome is Outcome.RESTART:
+            self._leaving = verdict
 
     def request_checkpoint(self) -> None:
         """The user wants a checkpoint now."""
@@ -178,8 +194,21 @@ class Driver:
         return self._plan
 
     @property
+    def regions(self) -> tuple[Region, ...]:
+        """The parts that run, fail and recover for themselves."""
+        return self._regions
+
+    @property
+    def phase(self) -> Phase:
+        """That of the region that is furthest from running."""
+        if self._ended is not None:
+            return self._ended
+        return phases.hindmost([region.phase for region in self._regions])
+
+    @property
     def attempt(self) -> AttemptId | None:
-        return self.phase.attempt
+        """The newest that has tasks."""
+        return max((region.attempt for region in self._regions if region.attempt is not None), default=None)
 
     @property
     def status(self) -> str:
@@ -191,113 +220,73 @@ class Driver:
         return list(self._coordinator.history)
 
     @property
-    def metrics(self) -> dict[TaskIndex, m.Json]:
+    def metrics(self) -> list[m.Json]:
         """The latest that each task has told."""
-        return dict(self._metrics)
+        return [told for region in self._regions for told in region.metrics.values()]
 
-    # --- The life of an attempt -------------------------------------------------------------------------
+    # --- The way up ---------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        """Begin an attempt. Nothing is claimed in a directory that may be somebody else's."""
-        self.phase = phases.Claiming()
-        if self._is_adopted:
-            self._background.run(self._claim_and_check, self._claimed)
-        else:
-            self._background.run(lambda: self._store.adopt(self._run, self._config.resume), self._adopted)
+    def _claim_next(self) -> None:
+        """Claim an attempt for the next region that waits for one."""
+        region = next((r for r in self._regions if isinstance(r.phase, phases.Claiming)), None)
+        is_over = self._leaving is not None or self._ended is not None
+        if region is not None and not is_over and not self._claims.is_busy and not self._coordinator.is_publishing:
+            self._claims.claim(lambda result: self._claimed(region, result))
 
-    def _adopted(self, result: bool | BaseException) -> None:
-        if not isinstance(self.phase, phases.Claiming):
-            return
-        if isinstance(result, BaseException):
-            self._fail(str(result), fatal=isinstance(result, JobError), stage_runs=False)
-            return
-        self._is_adopted = True
-        self._begin()
+    def _claimed(self, region: Region, result: Claim | BaseException) -> None:
+        if not isinstance(region.phase, phases.Claiming) or region not in self._regions:
+            self._claim_next()  # It was left meanwhile; others may have come.
+        elif isinstance(result, BaseException):
+            self._fail(region, f"{type(result).__name__}: {result}", fatal=isinstance(result, JobError))
+        elif self._leaving is None and self._ended is None:
+            region.launch(result, self._claims.origin_of(result))
+            self._claim_next()
 
-    def _claim_and_check(self) -> Claim:
-        claim, storage = self._store.claim(), self._store.storage
-        if claim.restore is None and self._origin is not None:
-            # As long as there is no checkpoint of its own, every attempt starts from what the user named.
-            storage = self._origin.open()
-            manifest = self._origin.read(storage)
-            following = CheckpointId(max(claim.next_checkpoint, manifest.checkpoint + 1))
-            claim = replace(claim, restore=manifest, next_checkpoint=following)
-        if claim.restore is not None:
-            check_compatible(claim.restore, self._plan, storage, may_drop=self._config.allow_dropped_state)
-        return claim
-
-    def _claimed(self, result: Claim | BaseException) -> None:
-        if not isinstance(self.phase, phases.Claiming):
-            return
-        if isinstance(result, BaseException):
-            self._fail(f"{type(result).__name__}: {result}", fatal=isinstance(result, JobError), stage_runs=False)
-            return
-        # Our own count may be ahead of what storage shows: an id that was given out is never given out again.
-        claim = replace(result, next_checkpoint=CheckpointId(max(result.next_checkpoint, self._next_checkpoint)))
-        self.phase = phases.Launching(claim, {}, self._deadline(self._config.settings.launch_timeout))
-        self._metrics = {}
-        self._cluster.launch(claim.attempt)
-
-    def _registered(self, message: m.TaskRegistered) -> None:
-        if not isinstance(self.phase, phases.Launching):
-            return
-        self.phase.addresses[message.task] = message.address
-        if len(self.phase.addresses) < len(self._tasks):
-            return
-        claim = self.phase.claim
-        addresses = tuple(self.phase.addresses[task] for task in self._tasks)
-        self.phase = phases.Deploying(claim, set(), [], self._deadline(self._config.settings.launch_timeout))
-        restored = claim.restore.checkpoint if claim.restore else None
-        self._broadcast(m.DeployTask(claim.attempt, addresses, restored, self._origin_of(claim)))
-
-    def _runs(self, task: TaskIndex) -> None:
-        if not isinstance(self.phase, phases.Deploying):
-            return
-        self.phase.running.add(task)
-        if len(self.phase.running) < len(self._tasks):
-            return
-        claim, early = self.phase.claim, self.phase.early
-        now_ms = self._clock.now_ms()
-        self.phase = phases.Running(claim, dict.fromkeys(self._tasks, now_ms))
+    def _runs(self, region: Region, deployed: phases.Deploying) -> None:
+        """All tasks of a region run."""
+        claim, now_ms = deployed.claim, self._clock.now_ms()
         self._decider.healthy(now_ms)
         self._say(
             "attempt_running",
+            region,
             restored=claim.restore.checkpoint if claim.restore else None,
-            origin=self._origin_of(claim),
-            recovery_ms=None if self._failed_ms is None else round(now_ms - self._failed_ms),
+            origin=self._claims.origin_of(claim),
+            recovery_ms=None if region.failed_ms is None else round(now_ms - region.failed_ms),
         )
+        plan = region.plan
+        others = self._plan.subtasks - plan.subtasks
         self._coordinate(
             m.AttemptStarted(
-                claim.attempt, self._plan.subtasks, self._plan.committers, claim.next_checkpoint, claim.completed
+                claim.attempt, plan.subtasks, plan.committers, claim.next_checkpoint, claim.completed, others
             )
         )
         self._rescaled()
-        for message in early:
+        for message in deployed.early:
             self.hear(message)
 
-    def _check_heartbeats(self, phase: phases.Running, now_ms: float) -> None:
-        timeout_ms = self._ms(self._config.settings.heartbeat_timeout)
-        for task, heard_ms in phase.heard_ms.items():
-            if now_ms - heard_ms >= timeout_ms:
-                self._fail(f"task {task} was silent for {round(now_ms - heard_ms)} ms")
-                return
+    # --- The way down -------------------------------------------------------------------------------------
 
-    def _is_stuck(self, failure: m.TaskFailed) -> bool:
+    def _is_stuck(self, region: Region, failure: m.TaskFailed) -> bool:
         """Whether the user's code fails again and again with no checkpoint in between: trying on would not help."""
-        if isinstance(self.phase, phases.Stopping) or failure.code != UserCodeError.code:
+        if isinstance(region.phase, phases.Stopping) or failure.code != UserCodeError.code:
             return False
         self._user_failures += 1
         return self._user_failures >= USER_FAILURES_MAX
 
-    def _fail(self, error: str, *, fatal: bool = False, stage_runs: bool = True) -> None:
-        if isinstance(self.phase, phases.Stopping | phases.Ended):
+    def _fail(self, region: Region | None, error: str, *, fatal: bool = False, stage_runs: bool = True) -> None:
+        """An attempt of a region has failed; None: the job as a whole."""
+        is_known = self._leaving is not None or self._ended is not None
+        if is_known or (region is not None and isinstance(region.phase, phases.Stopping)):
             return
         now_ms = self._clock.now_ms()
-        self._failed_ms = now_ms
+        for failed in self._regions if region is None else [region]:
+            failed.failed_ms = now_ms
         verdict = Verdict(Outcome.FAILED, error)
+        # Sources that have ended, or wait behind a barrier, cannot go on by themselves: then all begin again.
+        is_whole = region is None or self._coordinator.is_ending
         if self._rescaling is not None and self._rescaling.previous is not None:
             # The new parallelism does not even start: whatever the reason, the old one did.
-            verdict = Verdict(Outcome.RESTART, error, now_ms, self._rescaling.previous)
+            verdict, is_whole = Verdict(Outcome.RESTART, error, now_ms, self._rescaling.previous), True
             self._say("request_failed", request=self._rescaling.name, reason=error)
             self._rescaling = None
         elif not fatal:
@@ -306,46 +295,52 @@ class Driver:
                 verdict = Verdict(Outcome.RESTART, error, now_ms + decision.delay_ms)
             else:
                 verdict = Verdict(Outcome.FAILED, f"{error}\n(no restart: {decision.reason})")
-        self._say("attempt_failed", error=error, restarts=verdict.outcome is Outcome.RESTART)
-        self._stop(verdict, stage_runs=stage_runs)
+        self._say("attempt_failed", region, error=error, restarts=verdict.outcome is Outcome.RESTART)
+        if region is None or is_whole or verdict.outcome is not Outcome.RESTART:
+            self._leave_all(verdict, None if stage_runs else region)
+            return
+        self._leave(region, verdict, stage_runs=stage_runs)
+        if region.is_away:
+            self._begin_again(region, verdict)
 
-    def _stop(self, verdict: Verdict, *, stage_runs: bool = True) -> None:
-        """Leave the attempt, if there is one, for the verdict."""
-        attempt = self.attempt
-        if attempt is None:
+    def _leave_all(self, verdict: Verdict, without_stage: Region | None = None) -> None:
+        """Leave every region for the verdict. `without_stage`: whose stage is known to be over."""
+        self._leaving = verdict
+        for region in self._regions:
+            self._leave(region, verdict, stage_runs=region is not without_stage)
+        if all(region.is_away for region in self._regions):
             self._conclude(verdict)
-            return
-        if isinstance(self.phase, phases.Running) and verdict.outcome is not Outcome.FINISHED:
-            self._coordinate(m.AttemptEnded(attempt))
-        self._next_checkpoint = CheckpointId(max(self._next_checkpoint, self._coordinator.next_checkpoint))
-        if not stage_runs:
-            self._conclude(verdict)
-            return
-        is_good = verdict.outcome in (Outcome.FINISHED, Outcome.STOPPED)
-        self._broadcast(m.StopTask(attempt, cancelled=not is_good))
-        now_ms, patience_ms = self._clock.now_ms(), self._ms(self._config.settings.stop_timeout)
-        self.phase = phases.Stopping(attempt, verdict, now_ms + patience_ms, now_ms + 2 * patience_ms)
 
-    def _hurry(self, phase: phases.Stopping, now_ms: float) -> None:
-        if phase.ended:
-            return
-        if not phase.killed and now_ms >= phase.kill_ms:
-            self.phase = replace(phase, killed=True)
-            self._cluster.kill(phase.attempt_left)
-        elif phase.killed and now_ms >= phase.leave_ms:
-            # The old tasks are fenced: whatever they still do does not count. Go on without them.
-            self._conclude(phase.verdict)
+    def _leave(self, region: Region, verdict: Verdict, *, stage_runs: bool) -> None:
+        if region.is_running and verdict.outcome is not Outcome.FINISHED and region.attempt is not None:
+            self._coordinate(m.AttemptEnded(region.attempt))
+        self._claims.given_out(self._coordinator.next_checkpoint)
+        region.leave(verdict, stage_runs=stage_runs)
+
+    def _left(self, region: Region) -> None:
+        """A region has no tasks any more."""
+        region.left()
+        if self._leaving is None and isinstance(region.phase, phases.Stopping):
+            self._begin_again(region, region.phase.verdict)
+        elif self._leaving is not None and all(other.is_away for other in self._regions):
+            self._conclude(self._leaving)
+
+    def _begin_again(self, region: Region, verdict: Verdict) -> None:
+        self.restarts += 1
+        region.phase = phases.Waiting(verdict.until_ms)
 
     def _conclude(self, verdict: Verdict) -> None:
+        """No region has tasks any more."""
         if verdict.outcome is Outcome.RESTART:
+            self._leaving = None
             self.restarts += verdict.error is not None
             if verdict.plan is not None:
-                self._plan, self._tasks = verdict.plan, _tasks_of(verdict.plan)
-            self.phase = phases.Waiting(verdict.until_ms)
-        elif not isinstance(self.phase, phases.Stopping):
+                self._plan, self._regions = verdict.plan, self._laid_out(verdict.plan)
+            for region in self._regions:
+                region.phase = phases.Waiting(verdict.until_ms)
+        elif self._claims.newest is None:
             self._end(verdict)
         else:
-            self.phase = replace(self.phase, ended=True)
             self._savepoints.close(lambda: self._last_note(verdict))
 
     def _last_note(self, verdict: Verdict) -> None:
@@ -355,7 +350,7 @@ class Driver:
             self._end(verdict)
 
     def _end(self, verdict: Verdict) -> None:
-        self.phase = phases.Ended(verdict.outcome, verdict.error)
+        self._ended = phases.Ended(verdict.outcome, verdict.error)
         self._say("ended", outcome=verdict.outcome.value, error=verdict.error)
 
     # --- Checkpoints ---------------------------------------------------------------------------------------
@@ -365,51 +360,53 @@ class Driver:
             self._perform(effect)
 
     def _perform(self, effect: m.CoordinatorEffect) -> None:
-        attempt = self.attempt
-        if attempt is None:
-            raise ProtocolViolation(f"driver: {effect!r} without an attempt")
         if isinstance(effect, m.SendTrigger):
-            self._broadcast(
-                m.TriggerCheckpoint(attempt, effect.checkpoint, effect.savepoint, effect.pause, effect.base)
-            )
+            id, savepoint, pause, base = effect.checkpoint, effect.savepoint, effect.pause, effect.base
+            self._tell(lambda attempt: m.TriggerCheckpoint(attempt, id, savepoint, pause, base))
         elif isinstance(effect, m.SendAbort):
-            self._broadcast(m.AbortCheckpoint(attempt, effect.checkpoint))
-            self._background.run(lambda: self._store.discard(effect.checkpoint, attempt), _ignore)
-            self._say("checkpoint_aborted", id=effect.checkpoint, reason=effect.reason.value, detail=effect.detail)
+            self._abort(effect)
         elif isinstance(effect, m.PublishManifest):
-            manifest = self._manifest(attempt, effect, "checkpoint")
+            manifest = self._manifest(effect, "checkpoint")
             self._background.run(
                 lambda: self._store.publish(manifest), lambda result: self._published(manifest, result)
             )
         elif isinstance(effect, m.SendCompleted):
             self._user_failures = 0
-            self._broadcast(m.CheckpointCompleted(attempt, effect.checkpoint))
+            self._tell(lambda attempt: m.CheckpointCompleted(attempt, effect.checkpoint))
             self._savepoints.sweep(effect.checkpoint)
             self._say("checkpoint_completed", id=effect.checkpoint)
         elif isinstance(effect, m.RetireCheckpoints):
             self._background.run(lambda: self._store.retire(effect.oldest_kept), _ignore)
         elif isinstance(effect, m.SendDrain):
-            self._broadcast(m.DrainSources(attempt))
+            self._tell(m.DrainSources)
         elif isinstance(effect, m.SendResume):
-            self._broadcast(m.ResumeSources(attempt))
+            self._tell(m.ResumeSources)
         elif isinstance(effect, m.PublishSavepoint):
-            self._save(attempt, effect)
+            self._save(effect)
         elif isinstance(effect, m.FailRequest):
             self._request_failed(effect.request, effect.reason)
         elif isinstance(effect, m.LeaveAttempt):
-            self._leave(effect.request)
+            self._leave_for(effect.request)
         elif isinstance(effect, m.FailAttempt):
-            self._fail(effect.reason)
+            self._fail(None, effect.reason)
         elif isinstance(effect, m.FinishJob):
-            self._stop(Verdict(Outcome.FINISHED))
+            self._leave_all(Verdict(Outcome.FINISHED))
         else:
             raise ProtocolViolation(f"driver: unknown effect {effect!r}")
 
-    def _manifest(self, attempt: AttemptId, effect: m.PublishManifest | m.PublishSavepoint, kind: Kind) -> Manifest:
+    def _abort(self, effect: m.SendAbort) -> None:
+        self._tell(lambda attempt: m.AbortCheckpoint(attempt, effect.checkpoint))
+        for attempt in [region.attempt for region in self._regions if region.attempt is not None]:
+            self._background.run(partial(self._store.discard, effect.checkpoint, attempt), _ignore)
+        self._say("checkpoint_aborted", id=effect.checkpoint, reason=effect.reason.value, detail=effect.detail)
+
+    def _manifest(self, effect: m.PublishManifest | m.PublishSavepoint, kind: Kind) -> Manifest:
+        if self._claims.newest is None:
+            raise ProtocolViolation(f"driver: {effect!r:.200} without an attempt")
         return build(
             job=self._config.name,
             checkpoint=effect.checkpoint,
-            attempt=attempt,
+            attempt=self._claims.newest,
             max_parallelism=self._plan.max_parallelism,
             created_ms=self._clock.now_ms(),
             parts=effect.parts,
@@ -418,27 +415,32 @@ class Driver:
         )
 
     def _published(self, manifest: Manifest, result: BaseException | None) -> None:
-        if not isinstance(self.phase, phases.Running) or manifest.attempt != self.attempt:
+        if not self._is_current(manifest):
             return  # The next claim looks at what is there.
         if result is None:
             self._coordinate(m.ManifestPublished(manifest.checkpoint))
         elif isinstance(result, StorageFull | FileExistsError):
             self._coordinate(m.ManifestRefused(manifest.checkpoint, str(result)))
         elif isinstance(result, OwnershipError):
-            self._fail(str(result), fatal=True)
+            self._fail(None, str(result), fatal=True)
         else:
             # Whether the checkpoint exists is not known: neither commit nor abort it. Restarting looks again.
-            self._fail(f"{type(result).__name__}: {result}")
+            self._fail(None, f"{type(result).__name__}: {result}")
+        self._claim_next()
+
+    def _is_current(self, manifest: Manifest) -> bool:
+        """Whether tasks that run have taken part in it."""
+        return manifest.attempt == self._claims.newest and any(region.is_running for region in self._regions)
 
     # --- What users asked for ----------------------------------------------------------------------------------
 
-    def _save(self, attempt: AttemptId, effect: m.PublishSavepoint) -> None:
-        manifest = self._manifest(attempt, effect, "savepoint")
+    def _save(self, effect: m.PublishSavepoint) -> None:
+        manifest = self._manifest(effect, "savepoint")
         place = str(effect.request.savepoint)
         self._savepoints.publish(place, manifest, lambda result: self._saved(effect.request, manifest, result))
 
     def _saved(self, request: m.CheckpointRequested, manifest: Manifest, result: BaseException | None) -> None:
-        if not isinstance(self.phase, phases.Running) or manifest.attempt != self.attempt:
+        if not self._is_current(manifest) or not self._coordinator.awaits_savepoint(manifest.checkpoint):
             # Who asked was told that it failed, with the attempt.
             self._savepoints.discard(str(request.savepoint), self._coordinator.next_checkpoint)
         elif result is None:
@@ -455,44 +457,41 @@ class Driver:
             self._savepoints.discard(request.savepoint, self._coordinator.next_checkpoint)
         self._say("request_failed", request=request.name, reason=reason)
 
-    def _leave(self, request: m.CheckpointRequested) -> None:
+    def _leave_for(self, request: m.CheckpointRequested) -> None:
         rescaling = self._rescaling
         if rescaling is None or rescaling.name != request.name:
-            self._stop(Verdict(Outcome.STOPPED))
+            self._leave_all(Verdict(Outcome.STOPPED))
             return
         self._rescaling = replace(rescaling, previous=self._plan)
-        self._stop(Verdict(Outcome.RESTART, None, self._clock.now_ms(), rescaling.plan))
+        self._leave_all(Verdict(Outcome.RESTART, None, self._clock.now_ms(), rescaling.plan))
 
     def _rescaled(self) -> None:
-        """The attempt runs: if it is the first at another parallelism, that has succeeded."""
-        if self._rescaling is not None and self._rescaling.previous is not None:
+        """A region runs: if they all do, for the first time at another parallelism, that has succeeded."""
+        is_new = self._rescaling is not None and self._rescaling.previous is not None
+        if self._rescaling is not None and is_new and all(region.is_running for region in self._regions):
             rescaling, self._rescaling = self._rescaling, None
             before = rescaling.previous.parallelism if rescaling.previous else 0
             self._say("rescaled", request=rescaling.name, parallelism=self._plan.parallelism, before=before)
 
-    def _origin_of(self, claim: Claim) -> str | None:
-        """Where the restored checkpoint lies when it is none of the job's own."""
-        is_foreign = claim.restore is not None and not claim.completed
-        return self._origin.location if is_foreign and self._origin is not None else None
-
     # --- Small things ----------------------------------------------------------------------------------------
 
-    def _broadcast(self, message: m.ToTask) -> None:
-        for task in self._tasks:
-            self._cluster.send(message.attempt, task, message)
+    def _laid_out(self, plan: Plan) -> tuple[Region, ...]:
+        settings = self._config.settings
+        parts = regions_of(plan, settings)
+        return tuple(Region(part, settings, clock=self._clock, cluster=self._cluster) for part in parts)
 
-    def _deadline(self, patience: Any) -> float:
-        return self._clock.now_ms() + self._ms(patience)
+    def _region_of(self, attempt: AttemptId) -> Region | None:
+        return next((region for region in self._regions if region.attempt == attempt), None)
 
-    def _ms(self, duration: Any) -> int:
-        return duration_ms(duration)
+    def _tell(self, message: Callable[[AttemptId], m.ToTask]) -> None:
+        for region in self._regions:
+            if region.is_running:
+                region.tell(message)
 
-    def _say(self, kind: str, **detail: Any) -> None:
-        self._notify(Notice(kind, {"attempt": self.attempt, **detail}))
-
-
-def _tasks_of(plan: Plan) -> list[TaskIndex]:
-    return [TaskIndex(i) for i in range(plan.parallelism)]
+    def _say(self, kind: str, region: Region | None = None, **detail: Any) -> None:
+        if region is not None and len(self._regions) > 1:
+            detail = {"region": region.plan.region, **detail}
+        self._notify(Notice(kind, {"attempt": self.attempt if region is None else region.attempt, **detail}))
 
 
 def _ignore(result: object) -> None:

@@ -30,13 +30,14 @@ from weir.runtime.job_service import JobService
 from weir.runtime.metrics import operator_metrics
 from weir.runtime.phases import Notice, Outcome
 from weir.runtime.ports import Storage
+from weir.runtime.region import slots_of
 from weir.runtime.savepoints import new_savepoint
 from weir.runtime.spark import LOOPBACK, check_slots, driver_host
 from weir.runtime.spark_cluster import SparkCluster
 from weir.runtime.storage import location_below
-from weir.snapshot.coordinator import CoordinatorSettings
 from weir.snapshot.history import CheckpointRecord, CheckpointState
 from weir.snapshot.messages import CheckpointRequested, Then
+from weir.snapshot.run import CoordinatorSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,6 +88,7 @@ class Job:
         self._session = session
         self._storage_uri = storage_uri
         self._resume = config.resume
+        self._settings = config.settings
         self._fed: list[Source] = []
         clock = SystemClock()
         self._clock = clock
@@ -193,7 +195,7 @@ class Job:
 
     @property
     def parallelism(self) -> int:
-        """How many tasks the job has."""
+        """How many tasks each region of the job has at most."""
         return self._driver.plan.parallelism
 
     def checkpoints(self) -> list[CheckpointRecord]:
@@ -219,7 +221,7 @@ class Job:
 
     @property
     def process_ids(self) -> list[int]:
-        """The Python processes of the current attempt's tasks, by task."""
+        """The Python processes of the tasks that run now, by region and task."""
         return self._ask(lambda: self._cluster.process_ids)
 
     # --- The driver's own thread -----------------------------------------------------------------------
@@ -277,7 +279,7 @@ class Job:
             session=self._session,
             name=operator.name,
             parallelism=vertex.parallelism,
-            slots=self._driver.plan.parallelism,
+            slots=slots_of(self._driver.plan, self._settings),
             directory=kept,
             resume=self._resume,
         )
@@ -347,7 +349,7 @@ class Job:
                     "a parallelism of its own, or stop the job with a savepoint and start it from there"
                 )
         if self._session is not None:
-            check_slots(self._session, plan.parallelism)
+            check_slots(self._session, slots_of(plan, self._settings))
         return plan
 
     def _request(self, future: Future[int]) -> None:
@@ -369,7 +371,7 @@ class Job:
             "status": self.status,
             "attempt": self._driver.attempt,
             "restarts": self._driver.restarts,
-            "operators": operator_metrics(self._driver.metrics.values()),
+            "operators": operator_metrics(self._driver.metrics),
             "checkpoints": self._driver.history,
         }
 

@@ -21,6 +21,7 @@ from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.compatibility import check_compatible
 from weir.runtime.job import Job
 from weir.runtime.ports import Storage
+from weir.runtime.region import slots_of
 from weir.runtime.savepoints import origin_at
 from weir.runtime.spark import check_slots, embedded_session
 from weir.runtime.storage import MemoryStorage, location_below, open_writable
@@ -52,8 +53,9 @@ def submit(
     # First of all, and without changing anything: a sink that overwrites must not do so for a job that may not start.
     store.check_free(run, config.resume)
     _validate(plan, config)
-    session = session or embedded_session(plan.parallelism, config.name)
-    check_slots(session, plan.parallelism)
+    needed = slots_of(plan, config.settings)
+    session = session or embedded_session(needed, config.name)
+    check_slots(session, needed)
     # Before sources touch the directory: they may keep there what an earlier run needs.
     store.adopt(run, config.resume)
     job = Job(plan, config, run=run, session=session, storage=storage, storage_uri=storage_uri, plan_at=plan_at)

@@ -26,9 +26,9 @@ from weir.runtime.driver import Driver
 from weir.runtime.phases import Notice
 from weir.runtime.storage import MemoryStorage
 from weir.runtime.worker import Worker, WorkerConfig, WorkerPorts
-from weir.snapshot.coordinator import CoordinatorSettings
 from weir.snapshot.manifest import decode
 from weir.snapshot.messages import DeployTask, FromTask, Json, StopTask, TaskRegistered, ToTask
+from weir.snapshot.run import CoordinatorSettings
 
 JOB = "local"
 TURN_MS = 1.0
@@ -152,8 +152,9 @@ class LocalRun:
         checkpoint_every: int | None,
         rng: random.Random | None,
     ) -> None:
-        # Nobody is ever late here: the clock is ours.
+        # Nobody is ever late here: the clock is ours. And there is one process, so whatever fails fails with it.
         settings = replace(settings, heartbeat_timeout="1000d", launch_timeout="1000d", stop_timeout="1000d")
+        settings = replace(settings, share_slots=True)
         self.settings, self.rng, self.shipped_plan = settings, rng, shipped_plan
         self._plan = plan
         self.clock, self.storage = _Clock(), MemoryStorage(MEMORY_BYTES)
@@ -184,7 +185,7 @@ class LocalRun:
 
     # --- The ports ---
 
-    def launch(self, attempt: AttemptId) -> None:
+    def launch(self, attempt: AttemptId, plan: Plan) -> None:
         self._attempt = attempt
         capacity = self.settings.channel_batches_max
         self._channels = {channel: LocalChannel(capacity) for channel in self._plan.channels}

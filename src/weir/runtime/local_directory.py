@@ -1,6 +1,6 @@
 """Local directories of a job's run, for databases and copies of state files.
 
-    BASE/weir-USER/JOB-RUN/3-0     of task 0 in attempt 3: gone when the task ends
+    BASE/weir-USER/JOB-RUN/3-0-1   of region 0's task 1 in attempt 3: gone when the task ends
     BASE/weir-USER/JOB-RUN/copies  of state files: outlives attempts
 
 Comes in: who asks. Goes out: paths; directories are made with no access for others. A
@@ -23,7 +23,7 @@ from weir.ids import AttemptId, TaskIndex
 
 COPIES = "copies"
 _NAME_CHARACTERS_MAX = 100
-_TASK = re.compile(r"(\d+)-(\d+)")
+_TASK = re.compile(r"(\d+)-(\d+)-(\d+)")
 
 
 def run_directory(settings: Settings, job: str, token: str) -> str:
@@ -40,13 +40,13 @@ def remove_run(settings: Settings, job: str, token: str) -> None:
 
 
 class TaskDirectory:
-    """The directories of one task."""
+    """The directories of one task. `region`: of the job, in which the task has its index."""
 
-    def __init__(self, run: str, attempt: AttemptId, task: TaskIndex) -> None:
+    def __init__(self, run: str, attempt: AttemptId, task: TaskIndex, *, region: int = 0) -> None:
         self._run = run
         self._attempt = attempt
-        self._task = task
-        self.path = os.path.join(run, f"{attempt}-{task}")
+        self._place = (region, task)
+        self.path = os.path.join(run, f"{attempt}-{region}-{task}")
         self.copies = os.path.join(run, COPIES)
 
     def make(self) -> None:
@@ -55,7 +55,7 @@ class TaskDirectory:
         _make_private(self._run)
         for name in os.listdir(self._run):
             match = _TASK.fullmatch(name)
-            if match and int(match[2]) == self._task and int(match[1]) <= self._attempt:
+            if match and (int(match[2]), int(match[3])) == self._place and int(match[1]) <= self._attempt:
                 shutil.rmtree(os.path.join(self._run, name), ignore_errors=True)
         _make_private(self.path)
 

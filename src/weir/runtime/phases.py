@@ -1,14 +1,15 @@
-"""The phases of a job's driver: each holds only what is valid then.
+"""The phases of a region of a job: each holds only what is valid then. A job's phase is that of its hindmost region.
 
     Created → Claiming → Launching → Deploying → Running → Stopping → Ended
                   ▲                                            │
                   └───────────────── Waiting ◀─────────────────┘
 
-Plain data; driver.py moves between them.
+Plain data; region.py and driver.py move between them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, TypeAlias
@@ -81,7 +82,7 @@ class Created(_Phase):
 
 @dataclass(frozen=True)
 class Claiming(_Phase):
-    """Looking into storage for where to start."""
+    """Waits for a look into storage for where to start."""
 
     status = "starting"
 
@@ -196,3 +197,10 @@ class Ended(_Phase):
 
 
 Phase: TypeAlias = "Created | Claiming | Launching | Deploying | Running | Stopping | Waiting | Ended"
+
+_UPWARDS = (Stopping, Created, Waiting, Claiming, Launching, Deploying, Running)
+
+
+def hindmost(found: Sequence[Phase]) -> Phase:
+    """The phase that is furthest from running."""
+    return min(found, key=lambda phase: _UPWARDS.index(type(phase)))

@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from weir.graph.plan import Plan
 from weir.ids import AttemptId, ChannelId, TaskIndex
 from weir.snapshot.elements import Marker
 from weir.snapshot.messages import FromTask, ToTask
@@ -74,8 +75,9 @@ class Control(Protocol):
 class Cluster(Protocol):
     """Where the driver's attempts run. What happens there comes back to the driver as events."""
 
-    def launch(self, attempt: AttemptId) -> None:
-        """Start the tasks of an attempt; each will register, and the stage's end will be told."""
+    def launch(self, attempt: AttemptId, plan: Plan) -> None:
+        """Start the tasks of an attempt, which run the members of the plan; each will register, and the stage's end
+        will be told."""
 
     def send(self, attempt: AttemptId, task: TaskIndex, message: ToTask) -> None:
         """Tell a task something; nothing happens when the task is gone."""

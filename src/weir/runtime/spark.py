@@ -249,7 +249,8 @@ def _slots_message(session: SparkSession, there: int | None, needed: int) -> str
     return (
         f"The job needs {needed} task slots at once; Spark has {there}{taken}: {max(1, needed - there + busy)} "
         f"missing. Start Spark with more cores or executors (master local[{needed + SPARE_SLOTS}], or more "
-        f"spark.executor.instances), or lower the job's parallelism."
+        f"spark.executor.instances), or lower the job's parallelism. "
+        "Parts of a job that share no edges have slots of their own, unless Settings(share_slots=True)."
     )
 
 

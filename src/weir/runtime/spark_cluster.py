@@ -14,12 +14,14 @@ from urllib.parse import urlsplit
 
 from weir.config import Checkpoints, JobConfig
 from weir.errors import SlotsMissing, WeirError
+from weir.graph.plan import Plan
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime.clock import Mailbox
 from weir.runtime.control import ControlServer
 from weir.runtime.driver import Driver
 from weir.runtime.local_directory import remove_run
 from weir.runtime.ports import Storage
+from weir.runtime.region import slots_of
 from weir.runtime.spark import driver_host, task_host
 from weir.runtime.stage import BarrierStage
 from weir.runtime.task import TaskSpec, run_task
@@ -48,7 +50,7 @@ class SparkCluster:
         self._storage_uri = storage_uri
         self._token = secrets.token_urlsafe(32)
         self._stages: dict[AttemptId, BarrierStage] = {}
-        self._processes: dict[TaskIndex, int] = {}
+        self._processes: dict[tuple[AttemptId, TaskIndex], int] = {}
         self._had_slots = False
         self._control = ControlServer(
             driver_host(session),
@@ -60,13 +62,13 @@ class SparkCluster:
 
     @property
     def process_ids(self) -> list[int]:
-        """The Python processes of the newest attempt's tasks, by task."""
-        return [self._processes[task] for task in sorted(self._processes)]
+        """The Python processes of the tasks that run now, by region and task."""
+        attempts = [] if self.driver is None else [region.attempt for region in self.driver.regions]
+        known = sorted(self._processes)
+        return [self._processes[which] for attempt in attempts for which in known if which[0] == attempt]
 
-    def launch(self, attempt: AttemptId) -> None:
-        assert self.driver is not None
-        plan = self.driver.plan
-        self._processes.clear()
+    def launch(self, attempt: AttemptId, plan: Plan) -> None:
+        several = "" if plan.members is None or len(plan.members) == len(plan.vertices) else f", region {plan.region}"
         spec = TaskSpec(
             job=self._config.name,
             plan=plan,
@@ -82,7 +84,7 @@ class SparkCluster:
             name=self._config.name,
             parallelism=plan.parallelism,
             task_main=task_main(spec),
-            description=f"weir: {self._config.name} (attempt {attempt})",
+            description=f"weir: {self._config.name} (attempt {attempt}{several})",
         )
         self._stages[attempt] = stage
         stage.on_done(lambda ended: self._mailbox.post(partial(self._ended, attempt, ended.error)))
@@ -104,9 +106,10 @@ class SparkCluster:
 
     def _hear(self, message: FromTask) -> None:
         assert self.driver is not None
-        if isinstance(message, TaskRegistered) and message.attempt == self.driver.attempt:
-            self._processes[message.task] = message.process_id
-            self._had_slots = len(self._processes) == self.driver.plan.parallelism or self._had_slots
+        if isinstance(message, TaskRegistered) and message.attempt in self._stages:
+            self._processes[message.attempt, message.task] = message.process_id
+            needed = slots_of(self.driver.plan, self._config.settings)
+            self._had_slots = self._had_slots or len(self._processes) == needed
         self.driver.hear(message)
 
     def _lost(self, attempt: AttemptId, task: TaskIndex, reason: str) -> None:
@@ -116,6 +119,7 @@ class SparkCluster:
     def _ended(self, attempt: AttemptId, error: WeirError | None) -> None:
         assert self.driver is not None
         self._stages.pop(attempt, None)
+        self._processes = {which: process for which, process in self._processes.items() if which[0] != attempt}
         # Slots that were never there are the user's to add; slots that were lost may come back, so the restart
         # strategy decides.
         fatal = isinstance(error, SlotsMissing) and not self._had_slots

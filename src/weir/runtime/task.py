@@ -178,7 +178,7 @@ class _Task:
         if not spec.settings.local_recovery and not isinstance(spec.settings.backend, RocksDb):
             return storage
         run = run_directory(spec.settings, spec.job, spec.token)
-        self._directory = TaskDirectory(run, spec.attempt, self._task)
+        self._directory = TaskDirectory(run, spec.attempt, self._task, region=spec.plan.region)
         self._directory.make()
         if spec.settings.local_recovery:
             self._copies = LocalCopies(storage, self._directory.copies)

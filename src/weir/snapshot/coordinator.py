@@ -9,6 +9,8 @@ Laws:
   2. Manifests are published one at a time, so completions are told in order of id.
      A completion aborts whatever older is still collecting.
   3. Ids strictly grow, over all attempts. Nothing that another attempt says counts.
+     Regions of a job have attempts of their own: a checkpoint needs all of them, so
+     while one is down none begins, and what was being collected is aborted.
   4. What a checkpoint under way may build on is kept until that one has ended.
   5. A bounded job is done when a checkpoint that was triggered after the last subtask
      had finished is published, and every sink has committed it.
@@ -16,14 +18,11 @@ Laws:
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
 
-from weir.config import Checkpoints
 from weir.errors import ProtocolViolation
 from weir.ids import AttemptId, CheckpointId, SubtaskId
 from weir.snapshot.history import CheckpointRecord, History
@@ -39,7 +38,6 @@ from weir.snapshot.messages import (
     FinishJob,
     ManifestPublished,
     ManifestRefused,
-    OperatorPart,
     PublishManifest,
     RetireCheckpoints,
     SavepointPublished,
@@ -54,35 +52,12 @@ from weir.snapshot.messages import (
     TimePassed,
 )
 from weir.snapshot.requests import Requests
+from weir.snapshot.run import CoordinatorSettings, Pending, Run, Stage
 
 EVENTS_SHOWN = 20
 """How many of the last events an error shows."""
 
-
-@dataclass(frozen=True)
-class CoordinatorSettings:
-    """What the coordinator must know of the user's settings."""
-
-    interval_ms: float | None = None
-    timeout_ms: float = 600_000
-    min_pause_ms: float = 0
-    max_concurrent: int = 1
-    tolerable_failures: int = 3
-    retain: int = 2
-
-    @classmethod
-    def from_config(cls, checkpoints: Checkpoints | None) -> CoordinatorSettings:
-        """None: no checkpoints but the one at the end of a bounded job."""
-        if checkpoints is None:
-            return cls()
-        return cls(
-            interval_ms=checkpoints.interval_ms,
-            timeout_ms=checkpoints.timeout_ms,
-            min_pause_ms=checkpoints.min_pause_ms,
-            max_concurrent=checkpoints.max_concurrent,
-            tolerable_failures=checkpoints.tolerable_failures,
-            retain=checkpoints.retain,
-        )
+ENDED_EARLY = "the attempt ended before it was there"
 
 
 class CoordinatorPhase(Enum):
@@ -95,67 +70,14 @@ class CoordinatorPhase(Enum):
     FINISHED = "the job is done"
 
 
-class _Stage(Enum):
-    """How far one checkpoint has come."""
-
-    COLLECTING = "waits for acknowledgements"
-    READY = "acknowledged; waits for its turn to be published"
-    PUBLISHING = "its manifest is being written"
-
-
-@dataclass
-class _Pending:
-    """One checkpoint that is under way."""
-
-    checkpoint: CheckpointId
-    deadline_ms: float
-    base: CheckpointId | None
-    """The newest that was complete when this one began: its snapshots may refer to files of that one, or of a newer."""
-    parts: dict[SubtaskId, tuple[OperatorPart, ...]] = field(default_factory=dict)
-    stage: _Stage = _Stage.COLLECTING
-
-
-@dataclass
-class _Run:
-    """Everything that ends with the attempt."""
-
-    attempt: AttemptId
-    subtasks: frozenset[SubtaskId]
-    committers: frozenset[SubtaskId]
-    completed: list[CheckpointId]
-    started_ms: float
-    periodic_ms: float | None
-    """When the next periodic checkpoint is due."""
-    pending: dict[CheckpointId, _Pending] = field(default_factory=dict)
-    """By id, oldest first."""
-    finished: set[SubtaskId] = field(default_factory=set)
-    committed: dict[SubtaskId, CheckpointId] = field(default_factory=dict)
-    failures: int = 0
-    pause_until_ms: float = 0.0
-    final: CheckpointId | None = None
-    final_published: bool = False
-    failure: str | None = None
-    """Why the attempt must fail; told once, after everything else."""
-
-    @property
-    def lowest_committed(self) -> float:
-        """Every sink has committed up to this one."""
-        return min((self.committed.get(committer, -1) for committer in self.committers), default=math.inf)
-
-    @property
-    def is_committed(self) -> bool:
-        """The final checkpoint exists, and every sink has committed it."""
-        return self.final is not None and self.final_published and self.lowest_committed >= self.final
-
-
 class Coordinator:
     """One job's coordinator, over all its attempts."""
 
     def __init__(self, settings: CoordinatorSettings) -> None:
         self._settings = settings
         self._phase = CoordinatorPhase.WAITING
-        self._run: _Run | None = None
-        self._newest_attempt = AttemptId(-1)
+        self._run: Run | None = None
+        self._newest_attempts: dict[SubtaskId, AttemptId] = {}
         self._next_checkpoint = CheckpointId(1)
         self._requested = False
         self._requests = Requests()
@@ -182,6 +104,20 @@ class Coordinator:
         return self._next_checkpoint if final is None else final
 
     @property
+    def is_publishing(self) -> bool:
+        """A manifest is being written, and tasks that run wait for what becomes of it."""
+        return self._run is not None and any(p.stage is Stage.PUBLISHING for p in self._run.pending.values())
+
+    @property
+    def is_ending(self) -> bool:
+        """The job is being stopped, drained or rescaled."""
+        return self._requests.is_ending
+
+    def awaits_savepoint(self, checkpoint: CheckpointId) -> bool:
+        """Whether somebody waits for the savepoint that is made of this checkpoint."""
+        return self._requests.awaits(checkpoint)
+
+    @property
     def history(self) -> tuple[CheckpointRecord, ...]:
         """What became of the latest checkpoints, oldest first."""
         return self._history.records
@@ -191,7 +127,7 @@ class Coordinator:
         run = self._run
         if run is None:
             return None
-        due = [p.deadline_ms for p in run.pending.values() if p.stage is _Stage.COLLECTING]
+        due = [p.deadline_ms for p in run.pending.values() if p.stage is Stage.COLLECTING]
         if self._phase is CoordinatorPhase.RUNNING and self._may_trigger(run):
             if self._requested or self._requests.wants_checkpoint:
                 due.append(run.pause_until_ms)
@@ -221,41 +157,60 @@ class Coordinator:
     def _attempt_started(self, event: AttemptStarted, now_ms: float) -> list[CoordinatorEffect]:
         if self._phase is CoordinatorPhase.FINISHED:
             raise self._violation(f"attempt {event.attempt} started although the job is done")
-        if event.attempt <= self._newest_attempt:
-            raise self._violation(f"attempt {event.attempt} started after attempt {self._newest_attempt}")
         if not event.subtasks or not event.committers <= event.subtasks:
             raise self._violation(f"attempt {event.attempt} has no subtasks, or committers that are not subtasks")
-        self._leave_run(now_ms)
-        self._resolve(event.completed, now_ms)
-        interval_ms = self._settings.interval_ms
-        self._newest_attempt = event.attempt
+        newest = max((self._newest_attempts.get(subtask, -1) for subtask in event.subtasks), default=-1)
+        if event.attempt <= newest:
+            raise self._violation(f"attempt {event.attempt} started after attempt {newest}")
+        subtasks = event.subtasks | event.others
+        if self._run is None or self._run.subtasks != subtasks or not set(self._run.attempts) <= event.others:
+            self._leave_run(now_ms)
+            self._resolve(event.completed, now_ms)
+            self._run = Run(subtasks, list(event.completed), now_ms, None, pause_until_ms=now_ms)
+        run = self._run
+        run.attempts.update(dict.fromkeys(event.subtasks, event.attempt))
+        run.committers |= event.committers
+        self._newest_attempts = {subtask: self._newest_attempts.get(subtask, AttemptId(-1)) for subtask in subtasks}
+        self._newest_attempts.update(run.attempts)
         self._next_checkpoint = max(self._next_checkpoint, event.next_checkpoint)
-        self._phase = CoordinatorPhase.RUNNING
-        self._run = _Run(
-            attempt=event.attempt,
-            subtasks=event.subtasks,
-            committers=event.committers,
-            completed=list(event.completed),
-            started_ms=now_ms,
-            periodic_ms=None if interval_ms is None else now_ms + interval_ms,
-            pause_until_ms=now_ms,
-        )
+        if run.is_whole:
+            self._phase = CoordinatorPhase.RUNNING
+            interval_ms = self._settings.interval_ms
+            run.started_ms, run.periodic_ms = now_ms, None if interval_ms is None else now_ms + interval_ms
         return []
 
     def _attempt_ended(self, event: AttemptEnded, now_ms: float) -> list[CoordinatorEffect]:
-        if self._run is None or event.attempt != self._run.attempt:
+        run = self._run
+        ended = [] if run is None else [s for s, attempt in run.attempts.items() if attempt == event.attempt]
+        if run is None or not ended:
             return []
-        self._leave_run(now_ms)
         if self._phase is not CoordinatorPhase.FINISHED:
             self._phase = CoordinatorPhase.WAITING
-        return self._requests.attempt_ended("the attempt ended before it was there")
+        if len(ended) == len(run.attempts):
+            self._leave_run(now_ms)
+            return self._requests.attempt_ended(ENDED_EARLY)
+        return self._region_lost(run, ended, now_ms)
+
+    def _region_lost(self, run: Run, subtasks: list[SubtaskId], now_ms: float) -> list[CoordinatorEffect]:
+        """Others go on. What is being published is not touched: law 1."""
+        for subtask in subtasks:
+            del run.attempts[subtask]
+            run.finished.discard(subtask)
+            run.committed.pop(subtask, None)
+        # The region comes back behind its last checkpoint, and finishes again.
+        run.final, run.final_published = None, False
+        effects: list[CoordinatorEffect] = []
+        for pending in list(run.pending.values()):
+            if pending.stage is not Stage.PUBLISHING:
+                effects += self._abort(run, pending.checkpoint, now_ms=now_ms, reason=AbortReason.ATTEMPT_ENDED)
+        return [*effects, *self._requests.attempt_ended(ENDED_EARLY)]
 
     def _leave_run(self, now_ms: float) -> None:
         """Nobody is told: the tasks are going, and what they wrote is retired with the next completed checkpoint."""
         if self._run is None:
             return
         for pending in self._run.pending.values():
-            if pending.stage is _Stage.PUBLISHING:
+            if pending.stage is Stage.PUBLISHING:
                 self._unresolved.add(pending.checkpoint)
             else:
                 self._history.aborted(pending.checkpoint, now_ms, reason=AbortReason.ATTEMPT_ENDED)
@@ -271,21 +226,21 @@ class Coordinator:
         self._unresolved.clear()
 
     def _subtask_finished(self, event: SubtaskFinished, now_ms: float) -> list[CoordinatorEffect]:
-        run = self._run_of(event.attempt)
-        if run is not None and event.subtask in run.subtasks:
+        run = self._run_of(event)
+        if run is not None:
             run.finished.add(event.subtask)
             if len(run.finished) == len(run.subtasks) and self._phase is CoordinatorPhase.RUNNING:
                 self._phase = CoordinatorPhase.FINISHING
         return []
 
     def _epochs_committed(self, event: EpochsCommitted, now_ms: float) -> list[CoordinatorEffect]:
-        run = self._run_of(event.attempt)
+        run = self._run_of(event)
         if run is not None and event.subtask in run.committers:
             before = run.committed.get(event.subtask, event.checkpoint)
             run.committed[event.subtask] = max(before, event.checkpoint)
         return []
 
-    def _conclude(self, run: _Run) -> list[CoordinatorEffect]:
+    def _conclude(self, run: Run) -> list[CoordinatorEffect]:
         if run.failure is not None and self._phase is not CoordinatorPhase.FAILING:
             self._phase = CoordinatorPhase.FAILING
             return [FailAttempt(run.failure)]
@@ -305,7 +260,7 @@ class Coordinator:
 
     def _refusal(self) -> str | None:
         run = self._run
-        if run is None or self._phase is CoordinatorPhase.FAILING:
+        if run is None or self._phase in (CoordinatorPhase.FAILING, CoordinatorPhase.WAITING):
             return "the job does not run just now"
         if run.final is not None:
             return "the job has finished, and its final checkpoint is under way"
@@ -314,7 +269,7 @@ class Coordinator:
     def _time_passed(self, event: TimePassed, now_ms: float) -> list[CoordinatorEffect]:
         return []  # Whatever is due is looked after behind every event.
 
-    def _trigger_due(self, run: _Run, now_ms: float) -> list[CoordinatorEffect]:
+    def _trigger_due(self, run: Run, now_ms: float) -> list[CoordinatorEffect]:
         if run.failure is not None:
             return []
         if self._phase is CoordinatorPhase.FINISHING:
@@ -329,10 +284,10 @@ class Coordinator:
             return self._trigger(run, now_ms)
         return []
 
-    def _may_trigger(self, run: _Run) -> bool:
+    def _may_trigger(self, run: Run) -> bool:
         return len(run.pending) < self._settings.max_concurrent and not self._requests.holds_triggers
 
-    def _trigger(self, run: _Run, now_ms: float) -> list[CoordinatorEffect]:
+    def _trigger(self, run: Run, now_ms: float) -> list[CoordinatorEffect]:
         checkpoint = self._next_checkpoint
         self._next_checkpoint = CheckpointId(checkpoint + 1)
         self._requested = False
@@ -345,9 +300,11 @@ class Coordinator:
             passed = (now_ms - run.started_ms) // interval_ms
             run.periodic_ms = run.started_ms + (passed + 1) * interval_ms
         base = run.completed[-1] if run.completed else None
-        run.pending[checkpoint] = _Pending(checkpoint, now_ms + self._settings.timeout_ms, base)
+        run.pending[checkpoint] = Pending(checkpoint, now_ms + self._settings.timeout_ms, base)
         request = self._requests.triggered(checkpoint, is_final=is_final) or CheckpointRequested()
-        record = CheckpointRecord(checkpoint, run.attempt, now_ms, final=is_final, savepoint=request.savepoint)
+        record = CheckpointRecord(
+            checkpoint, max(run.attempts.values()), now_ms, final=is_final, savepoint=request.savepoint
+        )
         self._history.triggered(record)
         pause = request.then is Then.STOP and not is_final
         return [SendTrigger(checkpoint, request.savepoint, pause, base)]
@@ -355,29 +312,29 @@ class Coordinator:
     # --- Acknowledgements -----------------------------------------------------------------------------
 
     def _snapshot_taken(self, event: SnapshotTaken, now_ms: float) -> list[CoordinatorEffect]:
-        run = self._run_of(event.attempt)
+        run = self._run_of(event)
         pending = None if run is None else run.pending.get(event.checkpoint)
-        # Late, twice, of a checkpoint that was never triggered here, or of a subtask that does not exist.
-        if run is None or pending is None or event.subtask in pending.parts or event.subtask not in run.subtasks:
+        # Late, twice, or of a checkpoint that was never triggered here.
+        if run is None or pending is None or event.subtask in pending.parts:
             return []
         pending.parts[event.subtask] = event.parts
         self._history.acknowledged(event.checkpoint, event.parts)
         if len(pending.parts) == len(run.subtasks):
-            pending.stage = _Stage.READY
+            pending.stage = Stage.READY
         return self._requests.snapshot_taken(event)
 
     def _snapshot_declined(self, event: SnapshotDeclined, now_ms: float) -> list[CoordinatorEffect]:
-        run = self._run_of(event.attempt)
+        run = self._run_of(event)
         pending = None if run is None else run.pending.get(event.checkpoint)
-        if run is None or pending is None or pending.stage is not _Stage.COLLECTING:
+        if run is None or pending is None or pending.stage is not Stage.COLLECTING:
             return []
         detail = f"subtask {event.subtask}: {event.reason}"
         return self._abort(run, event.checkpoint, now_ms=now_ms, reason=AbortReason.DECLINED, detail=detail)
 
-    def _time_out(self, run: _Run, now_ms: float) -> list[CoordinatorEffect]:
+    def _time_out(self, run: Run, now_ms: float) -> list[CoordinatorEffect]:
         effects: list[CoordinatorEffect] = []
         for pending in list(run.pending.values()):
-            if pending.stage is _Stage.COLLECTING and now_ms >= pending.deadline_ms:
+            if pending.stage is Stage.COLLECTING and now_ms >= pending.deadline_ms:
                 missing = sorted(run.subtasks - set(pending.parts))
                 detail = f"{len(missing)} of {len(run.subtasks)} subtasks did not answer, the first is {missing[0]}"
                 effects += self._abort(
@@ -386,7 +343,7 @@ class Coordinator:
         return effects
 
     def _abort(
-        self, run: _Run, checkpoint: CheckpointId, *, now_ms: float, reason: AbortReason, detail: str = ""
+        self, run: Run, checkpoint: CheckpointId, *, now_ms: float, reason: AbortReason, detail: str = ""
     ) -> list[CoordinatorEffect]:
         text = f"{reason.value}{': ' if detail else ''}{detail}"
         del run.pending[checkpoint]
@@ -394,7 +351,7 @@ class Coordinator:
         self._history.aborted(checkpoint, now_ms, reason=reason, detail=detail)
         if run.final == checkpoint:
             run.final = None
-        if reason is not AbortReason.SUBSUMED:
+        if reason not in (AbortReason.SUBSUMED, AbortReason.ATTEMPT_ENDED):
             run.failures += 1
             if run.failures > self._settings.tolerable_failures:
                 run.failure = run.failure or (
@@ -405,14 +362,14 @@ class Coordinator:
 
     # --- Manifests ------------------------------------------------------------------------------------
 
-    def _publish_next(self, run: _Run) -> list[CoordinatorEffect]:
+    def _publish_next(self, run: Run) -> list[CoordinatorEffect]:
         """The oldest that is ready, unless one is being published: its outcome decides about those before it."""
-        if any(pending.stage is _Stage.PUBLISHING for pending in run.pending.values()):
+        if any(pending.stage is Stage.PUBLISHING for pending in run.pending.values()):
             return []
-        ready = next((pending for pending in run.pending.values() if pending.stage is _Stage.READY), None)
+        ready = next((pending for pending in run.pending.values() if pending.stage is Stage.READY), None)
         if ready is None:
             return []
-        ready.stage = _Stage.PUBLISHING
+        ready.stage = Stage.PUBLISHING
         return [PublishManifest(ready.checkpoint, dict(ready.parts))]
 
     def _manifest_published(self, event: ManifestPublished, now_ms: float) -> list[CoordinatorEffect]:
@@ -436,7 +393,7 @@ class Coordinator:
             effects += self._abort(run, older, now_ms=now_ms, reason=AbortReason.SUBSUMED)
         return [*effects, RetireCheckpoints(self._retain(run))]
 
-    def _retain(self, run: _Run) -> CheckpointId:
+    def _retain(self, run: Run) -> CheckpointId:
         """The oldest checkpoint to keep: of as many as the user wants, and not above what one under way builds on."""
         wanted = run.completed[-self._settings.retain :][0]
         for pending in run.pending.values():
@@ -461,19 +418,21 @@ class Coordinator:
     def _savepoint_refused(self, event: SavepointRefused, now_ms: float) -> list[CoordinatorEffect]:
         return self._requests.refused(event.checkpoint, event.reason)
 
-    def _publishing(self, checkpoint: CheckpointId) -> _Run | None:
+    def _publishing(self, checkpoint: CheckpointId) -> Run | None:
         """The run that publishes this checkpoint; None when it is not ours any more."""
         pending = None if self._run is None else self._run.pending.get(checkpoint)
         if pending is None:
             return None
-        if pending.stage is not _Stage.PUBLISHING:
+        if pending.stage is not Stage.PUBLISHING:
             raise self._violation(f"checkpoint {checkpoint} was published while it {pending.stage.value}")
         return self._run
 
     # --- Small things ---------------------------------------------------------------------------------
 
-    def _run_of(self, attempt: AttemptId) -> _Run | None:
-        return self._run if self._run is not None and self._run.attempt == attempt else None
+    def _run_of(self, event: SnapshotTaken | SnapshotDeclined | EpochsCommitted | SubtaskFinished) -> Run | None:
+        """The run that the event belongs to; None: it is of another attempt, or of no subtask that there is."""
+        run = self._run
+        return run if run is not None and run.attempts.get(event.subtask) == event.attempt else None
 
     def _violation(self, found: str) -> ProtocolViolation:
         events = "\n  ".join(repr(event)[:200] for event in self._recent)

@@ -232,6 +232,8 @@ class AttemptStarted:
     next_checkpoint: CheckpointId
     completed: tuple[CheckpointId, ...]
     """Checkpoints of the job that are readable now, oldest first; the last one was restored."""
+    others: frozenset[SubtaskId] = frozenset()
+    """The subtasks of the job's other regions, which have attempts of their own."""
 
 
 @dataclass(frozen=True)

@@ -85,13 +85,24 @@ class Requests:
         """Nothing is under way: a bounded job may take its final checkpoint, or end."""
         return self._under_way is None and not self._left
 
+    @property
+    def is_ending(self) -> bool:
+        """The job is being stopped, drained or rescaled."""
+        under_way = self._under_way
+        stops = any(request.then is Then.STOP for request in self._waiting)
+        return self._left or self._draining is not None or stops or (under_way is not None and under_way.leaves)
+
+    def awaits(self, checkpoint: CheckpointId) -> bool:
+        """Whether a request under way is answered with this checkpoint."""
+        return self._of(checkpoint) is not None
+
     # --- What comes in ----------------------------------------------------------------------------------
 
     def ask(self, request: CheckpointRequested, *, refusal: str | None) -> list[CoordinatorEffect]:
         """A new request. `refusal`: why the coordinator cannot take any now."""
         if refusal is None and len(self._waiting) >= REQUESTS_WAITING_MAX:
             refusal = f"{REQUESTS_WAITING_MAX} requests wait already"
-        if refusal is None and self._is_ending:
+        if refusal is None and self.is_ending:
             refusal = "the job is already being stopped, drained or rescaled"
         if refusal is not None:
             return [FailRequest(request, refusal)]
@@ -188,12 +199,6 @@ class Requests:
         self._under_way = None
         if under_way.request is self._draining:
             self._draining = None
-
-    @property
-    def _is_ending(self) -> bool:
-        under_way = self._under_way
-        stops = any(request.then is Then.STOP for request in self._waiting)
-        return self._left or self._draining is not None or stops or (under_way is not None and under_way.leaves)
 
     def _of(self, checkpoint: CheckpointId) -> _UnderWay | None:
         under_way = self._under_way

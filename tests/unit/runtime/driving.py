@@ -16,7 +16,6 @@ from weir.operators.sink import Sink
 from weir.runtime import phases
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.driver import Driver, Notice
-from weir.snapshot.coordinator import CoordinatorSettings
 from weir.snapshot.messages import (
     EpochsCommitted,
     FromTask,
@@ -29,6 +28,7 @@ from weir.snapshot.messages import (
     TaskRunning,
     ToTask,
 )
+from weir.snapshot.run import CoordinatorSettings
 
 TASKS = 2
 LAUNCH_MS, STOP_MS, HEARTBEAT_MS, INTERVAL_MS, DELAY_MS = 60_000, 10_000, 5_000, 1_000, 100
@@ -56,7 +56,7 @@ class FakeCluster:
         self.killed: list[int] = []
         self.sent: list[tuple[int, ToTask]] = []
 
-    def launch(self, attempt: AttemptId) -> None:
+    def launch(self, attempt: AttemptId, plan: Plan) -> None:
         self.launched.append(attempt)
 
     def send(self, attempt: AttemptId, task: TaskIndex, message: ToTask) -> None:

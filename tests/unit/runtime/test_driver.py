@@ -217,7 +217,7 @@ def test_heartbeats_keep_an_attempt_alive_and_carry_metrics() -> None:
             stage.hear(Heartbeat(AttemptId(1), TaskIndex(task), {"beat": beat}))
         stage.pass_ms(HEARTBEAT_MS - 1)
     assert isinstance(stage.phase, phases.Running)
-    assert stage.driver.metrics == {0: {"beat": 9}, 1: {"beat": 9}}
+    assert stage.driver.metrics == [{"beat": 9}, {"beat": 9}]
 
 
 def test_heartbeats_of_an_old_attempt_do_not_keep_the_new_one_alive() -> None:
@@ -227,7 +227,7 @@ def test_heartbeats_of_an_old_attempt_do_not_keep_the_new_one_alive() -> None:
         stage.hear(Heartbeat(AttemptId(1), TaskIndex(task), {"old": True}))
     stage.driver.tick()
     assert isinstance(stage.phase, phases.Stopping)
-    assert stage.driver.metrics == {}
+    assert stage.driver.metrics == []
 
 
 # --- Old attempts -------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ class ObedientCluster:
         assert self.driver is not None
         return self.driver.plan
 
-    def launch(self, attempt: AttemptId) -> None:
+    def launch(self, attempt: AttemptId, plan: Plan) -> None:
         self.launched.append(self._plan.parallelism)
         if self._plan.parallelism > self.slots:
             self._post(lambda driver: driver.stage_ended(attempt, f"there are {self.slots} slots", fatal=True))

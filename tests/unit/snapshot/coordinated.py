@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
-from weir.snapshot.coordinator import Coordinator, CoordinatorSettings
+from weir.snapshot.coordinator import Coordinator
 from weir.snapshot.messages import (
     AbortReason,
     AttemptEnded,
@@ -28,6 +28,7 @@ from weir.snapshot.messages import (
     SubtaskFinished,
     TimePassed,
 )
+from weir.snapshot.run import CoordinatorSettings
 
 SOURCE = SubtaskId(VertexId(0), 0)
 SINK = SubtaskId(VertexId(1), 0)

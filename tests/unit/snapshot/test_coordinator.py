@@ -25,7 +25,7 @@ from tests.unit.snapshot.coordinated import (
 from weir.config import Checkpoints
 from weir.errors import ProtocolViolation
 from weir.ids import AttemptId, CheckpointId, SubtaskId, VertexId
-from weir.snapshot.coordinator import CoordinatorPhase, CoordinatorSettings
+from weir.snapshot.coordinator import CoordinatorPhase
 from weir.snapshot.messages import (
     AbortReason,
     AttemptStarted,
@@ -37,6 +37,7 @@ from weir.snapshot.messages import (
     SendTrigger,
     SubtaskFinished,
 )
+from weir.snapshot.run import CoordinatorSettings
 
 # --- Triggers -----------------------------------------------------------------------------------------
 

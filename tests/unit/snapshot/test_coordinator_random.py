@@ -9,7 +9,6 @@ import random
 
 from tests.unit.snapshot.coordinated import SINK, SOURCE, Job
 from weir.ids import AttemptId, CheckpointId, SubtaskId
-from weir.snapshot.coordinator import CoordinatorSettings
 from weir.snapshot.messages import (
     CheckpointRequested,
     CoordinatorEffect,
@@ -22,6 +21,7 @@ from weir.snapshot.messages import (
     SendTrigger,
     SubtaskFinished,
 )
+from weir.snapshot.run import CoordinatorSettings
 
 SEEDS = 300
 

@@ -6,7 +6,6 @@ import pytest
 
 from tests.unit.snapshot.coordinated import SETTINGS, SINK, SOURCE, Job, completed, kinds, publish, trigger
 from weir.ids import AttemptId, CheckpointId, Uid
-from weir.snapshot.coordinator import CoordinatorSettings
 from weir.snapshot.messages import (
     CheckpointRequested,
     CoordinatorEffect,
@@ -27,6 +26,7 @@ from weir.snapshot.messages import (
     Then,
 )
 from weir.snapshot.requests import REQUESTS_WAITING_MAX
+from weir.snapshot.run import CoordinatorSettings
 
 URI = "s3://bucket/savepoint-1"
 EXPORTED = (OperatorPart(Uid("op"), "exported"),)

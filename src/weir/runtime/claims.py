@@ -1,0 +1,89 @@
+"""Attempts are claimed here, one at a time, once the checkpoint directory is the job's.
+
+Comes in: who wants an attempt. Goes out: a claim, with what it starts from, or why there
+is none. Looks into storage in the background; decides nothing about who may want one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from weir.config import JobConfig
+from weir.ids import AttemptId, CheckpointId
+from weir.runtime.checkpoint_store import CheckpointStore, Claim
+from weir.runtime.ports import Background, Storage
+from weir.runtime.savepoints import origin_at
+from weir.snapshot.manifest import Manifest
+
+
+class ClaimDesk:
+    """Claims attempts of one job. `check`: raises when the job cannot start from a manifest in a storage."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        *,
+        run: str,
+        store: CheckpointStore,
+        background: Background,
+        check: Callable[[Manifest, Storage], None],
+    ) -> None:
+        self.newest: AttemptId | None = None
+        """The last attempt that was claimed: manifests carry it."""
+        self.is_busy = False
+        self._config = config
+        self._run = run
+        self._store = store
+        self._background = background
+        self._check = check
+        self._origin = None if config.from_savepoint is None else origin_at(config.from_savepoint)
+        self._is_adopted = False
+        self._next_checkpoint = CheckpointId(1)
+
+    def claim(self, done: Callable[[Claim | BaseException], None]) -> None:
+        """Claim the next attempt. Nothing is claimed in a directory that may be somebody else's."""
+        self.is_busy = True
+        if self._is_adopted:
+            self._background.run(self._claim_and_check, lambda result: self._claimed(result, done))
+        else:
+            self._background.run(
+                lambda: self._store.adopt(self._run, self._config.resume), lambda result: self._adopted(result, done)
+            )
+
+    def given_out(self, following: CheckpointId) -> None:
+        """Checkpoints below `following` were given out. Our own count may be ahead of what storage shows: an id is
+        never given out twice."""
+        self._next_checkpoint = max(self._next_checkpoint, following)
+
+    def origin_of(self, claim: Claim) -> str | None:
+        """Where the restored checkpoint lies when it is none of the job's own."""
+        is_foreign = claim.restore is not None and not claim.completed
+        return self._origin.location if is_foreign and self._origin is not None else None
+
+    def _adopted(self, result: bool | BaseException, done: Callable[[Claim | BaseException], None]) -> None:
+        if isinstance(result, BaseException):
+            self.is_busy = False
+            done(result)
+        else:
+            self._is_adopted = True
+            self.claim(done)
+
+    def _claim_and_check(self) -> Claim:
+        claim, storage = self._store.claim(), self._store.storage
+        if claim.restore is None and self._origin is not None:
+            # As long as there is no checkpoint of its own, every attempt starts from what the user named.
+            storage = self._origin.open()
+            manifest = self._origin.read(storage)
+            following = CheckpointId(max(claim.next_checkpoint, manifest.checkpoint + 1))
+            claim = replace(claim, restore=manifest, next_checkpoint=following)
+        if claim.restore is not None:
+            self._check(claim.restore, storage)
+        return claim
+
+    def _claimed(self, result: Claim | BaseException, done: Callable[[Claim | BaseException], None]) -> None:
+        self.is_busy = False
+        if isinstance(result, Claim):
+            self.newest = result.attempt
+            result = replace(result, next_checkpoint=max(result.next_checkpoint, self._next_checkpoint))
+        done(result)

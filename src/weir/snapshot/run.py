@@ -1,0 +1,100 @@
+"""What the coordinator knows of the attempts that run, and of the checkpoints under way.
+
+Plain data, which coordinator.py alone changes; and what it must know of the user's settings.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+
+from weir.config import Checkpoints
+from weir.ids import AttemptId, CheckpointId, SubtaskId
+from weir.snapshot.messages import OperatorPart
+
+
+@dataclass(frozen=True)
+class CoordinatorSettings:
+    """What the coordinator must know of the user's settings."""
+
+    interval_ms: float | None = None
+    timeout_ms: float = 600_000
+    min_pause_ms: float = 0
+    max_concurrent: int = 1
+    tolerable_failures: int = 3
+    retain: int = 2
+
+    @classmethod
+    def from_config(cls, checkpoints: Checkpoints | None) -> CoordinatorSettings:
+        """None: no checkpoints but the one at the end of a bounded job."""
+        if checkpoints is None:
+            return cls()
+        return cls(
+            interval_ms=checkpoints.interval_ms,
+            timeout_ms=checkpoints.timeout_ms,
+            min_pause_ms=checkpoints.min_pause_ms,
+            max_concurrent=checkpoints.max_concurrent,
+            tolerable_failures=checkpoints.tolerable_failures,
+            retain=checkpoints.retain,
+        )
+
+
+class Stage(Enum):
+    """How far one checkpoint has come."""
+
+    COLLECTING = "waits for acknowledgements"
+    READY = "acknowledged; waits for its turn to be published"
+    PUBLISHING = "its manifest is being written"
+
+
+@dataclass
+class Pending:
+    """One checkpoint that is under way."""
+
+    checkpoint: CheckpointId
+    deadline_ms: float
+    base: CheckpointId | None
+    """The newest that was complete when this one began: its snapshots may refer to files of that one, or of a newer."""
+    parts: dict[SubtaskId, tuple[OperatorPart, ...]] = field(default_factory=dict)
+    stage: Stage = Stage.COLLECTING
+
+
+@dataclass
+class Run:
+    """Everything that ends when no attempt runs any more."""
+
+    subtasks: frozenset[SubtaskId]
+    """Of the whole job."""
+    completed: list[CheckpointId]
+    started_ms: float
+    periodic_ms: float | None
+    """When the next periodic checkpoint is due."""
+    attempts: dict[SubtaskId, AttemptId] = field(default_factory=dict)
+    """Of the subtasks that run now."""
+    committers: frozenset[SubtaskId] = frozenset()
+    pending: dict[CheckpointId, Pending] = field(default_factory=dict)
+    """By id, oldest first."""
+    finished: set[SubtaskId] = field(default_factory=set)
+    committed: dict[SubtaskId, CheckpointId] = field(default_factory=dict)
+    failures: int = 0
+    pause_until_ms: float = 0.0
+    final: CheckpointId | None = None
+    final_published: bool = False
+    failure: str | None = None
+    """Why the attempt must fail; told once, after everything else."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Every region runs."""
+        return len(self.attempts) == len(self.subtasks)
+
+    @property
+    def lowest_committed(self) -> float:
+        """Every sink has committed up to this one."""
+        return min((self.committed.get(committer, -1) for committer in self.committers), default=math.inf)
+
+    @property
+    def is_committed(self) -> bool:
+        """The final checkpoint exists, and every sink has committed it."""
+        return self.final is not None and self.final_published and self.lowest_committed >= self.final
