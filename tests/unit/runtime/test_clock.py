@@ -166,6 +166,6 @@ def test_large_work_is_held_to_its_share_while_others_are_busy_and_small_work_is
     times[:] = [1.0, 0.5, 0.6]
     pace.breathe()
     assert len(slept) == 1, "nobody else needs the processor"
-    times[:] = [3.0, 0.5, 3.0]
+    times[:] = [6.0, 0.5, 3.0]
     pace.breathe()
     assert len(slept) == 1, "it has waited long enough"
