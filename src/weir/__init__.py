@@ -24,6 +24,7 @@ from weir.config import (
     Settings,
 )
 from weir.operators.aggregates import Aggregate, aggregate, avg, count, first, last, max, min, sum
+from weir.operators.by_key import ByKey
 from weir.operators.functions import ProcessFunction
 from weir.operators.keyed_batches import KeyedBatchFunction
 from weir.operators.watermarks import WatermarkGenerator, WatermarkStrategy
@@ -46,7 +47,6 @@ __all__ = [
     # building jobs
     "Environment",
     "Stream",
-    "KeyedBatchFunction",
     "KeyedStream",
     # event time
     "bounded_disorder",
@@ -69,6 +69,8 @@ __all__ = [
     "Aggregate",
     # stateful functions
     "ProcessFunction",
+    "KeyedBatchFunction",
+    "ByKey",
     "ValueState",
     "ListState",
     "MapState",

@@ -19,6 +19,7 @@ NAMES = {
     "Aggregate",
     "AggregatingState",
     "BroadcastState",
+    "ByKey",
     "Checkpoints",
     "Environment",
     "ExponentialDelay",

@@ -171,3 +171,8 @@ class OperatorSpec(ABC):
         """What becomes of one of its states that a checkpoint holds in tables of this schema: "same", "evolved" or
         "migrated"; or else the reason why it cannot be restored."""
         return "same"
+
+    def dropped(self, state: str, stored: Callable[[], pa.Schema]) -> tuple[str, ...]:
+        """The values in one of its states that would be lost, since the operator does not keep them any more.
+        `stored`: reads the schema of the tables that the checkpoint holds."""
+        return ()

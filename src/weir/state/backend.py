@@ -7,7 +7,7 @@ backends and operators share; tests/contract holds what they promise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -36,10 +36,6 @@ TOUCHED_COLUMN = "__touched_ms"
 
 Key: TypeAlias = Any
 """A key as a backend holds it: a scalar for one key column, a tuple for several."""
-
-
-MakeRow: TypeAlias = Callable[[Iterable[Any]], Any]
-"""Makes a row of its values."""
 
 
 class KeyCursor:
@@ -80,8 +76,8 @@ class Backend(Protocol):
 
     def aggregating_state(self, descriptor: AggregatingState) -> AggregatingHandle: ...
 
-    def row_state(self, name: str, schema: pa.Schema, make: MakeRow) -> RowHandle:
-        """Declare a state of whole rows, a struct in its table; `make` builds the rows that `get` returns."""
+    def row_state(self, name: str, schema: pa.Schema) -> RowHandle:
+        """Declare a state of whole rows, a struct in its table."""
 
     def begin(self, keys: Sequence[Key]) -> None:
         """Rows with these keys come now, one after the other: a backend may fetch their values at once."""

@@ -118,8 +118,7 @@ class _Frozen(FrozenState):
 
     def tables(self) -> Iterator[pa.Table]:
         kinds = self._layout.schema.types
-        keys = [key for piece in self._view.key_pieces() for key in piece]
-        held = self._view.values(keys)[0] if keys else None
+        held = next((values[0] for _, values in self._view.pieces() if values), None)
         if self._redistribute == BROADCAST:
             entries = held or {}
             columns = [list(entries), list(entries.values())]
