@@ -34,6 +34,7 @@ from weir.schema import format_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from weir.api.connected import ConnectedStreams
     from weir.api.environment import Environment
 
 
@@ -253,6 +254,26 @@ class Stream:
             upstream = upstream.merged(other._upstream)
         return Stream(self._environment, upstream)
 
+    def connect(self, other: Stream) -> ConnectedStreams:
+        """Two streams, of any schemas, for one function that shares state by key between them.
+
+        >>> import weir
+        >>> env = weir.Environment()
+        >>> orders = env.from_collection([(1, 250)], "id long, amount long")
+        >>> payments = env.from_collection([(1, "card")], "order long, kind string")
+        >>> class Paid(weir.CoProcessFunction):
+        ...     amount = weir.ValueState("long")
+        ...     def process_left(self, order, context):
+        ...         self.amount.value = order.amount
+        ...     def process_right(self, payment, context):
+        ...         yield context.key, self.amount.value
+        >>> orders.connect(payments).key_by("id", "order").process(Paid(), "order long, amount long")
+        Stream[order bigint, amount bigint]
+        """
+        from weir.api.connected import ConnectedStreams
+
+        return ConnectedStreams(self, other)
+
     def rebalance(self) -> Stream:
         """Hand batches to the subtasks of the next operator in turn."""
         return Stream(self._environment, self._upstream.redirected(Rebalance(), "rebalance"))
@@ -320,4 +341,7 @@ class Stream:
         node = builder.operator(
             kind, make, upstream or self._upstream, options=options, make_combine=make_combine, time=time
         )
-        return Stream(self._environment, builder.add(node))
+        return self._following(builder.add(node))
+
+    def _following(self, upstream: Upstream) -> Stream:
+        return Stream(self._environment, upstream)

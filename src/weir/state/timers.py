@@ -207,7 +207,9 @@ def timer_verdict(key_schema: pa.Schema, stored: pa.Schema) -> str:
     expected = timer_schema(key_schema)
     if stored.names == expected.names and stored.types == expected.types:
         return "same"
-    return f"its columns are {', '.join(stored.names)}, and the timers of this function have {', '.join(expected.names)}"
+    return (
+        f"its columns are {', '.join(stored.names)}, and the timers of this function have {', '.join(expected.names)}"
+    )
 
 
 def _free(name: str, taken: set[str]) -> str:
@@ -245,24 +247,23 @@ class _FrozenTimers(FrozenState):
         self._release()
 
     def _tables(self, breathe: Callable[[], None]) -> Iterator[pa.Table]:
-        pieces = [self._schema.empty_table()]
+        made = False
         for domain, buckets in self._buckets.items():
             for times, keys in _in_pieces(buckets):
-                pieces.append(self._table(domain, times, keys))
+                yield self._table(domain, times, keys)
+                made = True
                 breathe()
-        whole = pa.concat_tables(pieces)
-        if whole.num_rows:
-            order = np.argsort(whole.column(0).to_numpy(), kind="stable")
-            whole = whole.take(pa.array(order))
-        for start in range(0, max(1, whole.num_rows), PIECE_ROWS):
-            yield whole.slice(start, PIECE_ROWS)
+        if not made:
+            yield self._schema.empty_table()
 
     def _table(self, domain: TimeDomain, times: list[int], keys: list[Key]) -> pa.Table:
+        """Sorted by key group."""
         columns = self._columns_of(keys)
         groups = key_groups(hash_keys(columns), self._max_parallelism)
-        domains = pa.repeat(pa.scalar(domain), len(keys))
-        arrays = [pa.array(groups), *columns, pa.array(times, pa.int64()).view(pa.timestamp("us")), domains]
-        return pa.table(arrays, schema=self._schema)
+        order = pa.array(np.argsort(groups, kind="stable"))
+        instants = pa.array(times, pa.int64()).view(pa.timestamp("us"))
+        arrays = [pa.array(groups), *columns, instants, pa.repeat(pa.scalar(domain), len(keys))]
+        return pa.table([array.take(order) for array in arrays], schema=self._schema)
 
 
 def _in_pieces(buckets: Mapping[int, Bucket]) -> Iterator[tuple[list[int], list[Key]]]:
