@@ -21,7 +21,7 @@ from weir.operators.aggregate import JUDGED_ROWS_MIN, PASSED_ROWS, WORTHWHILE_RA
 from weir.operators.aggregate_base import Aggregate
 from weir.operators.aggregate_frames import distinct
 from weir.operators.aggregate_layout import AggregateLayout, check_same_columns
-from weir.operators.aggregate_state import Accumulators, blamed, find_slots, in_batches
+from weir.operators.aggregate_state import Accumulators, blamed, in_batches
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.builtin_aggregates import Count
 from weir.operators.user_code import operator_label
@@ -155,7 +155,7 @@ class _Pane:
         return len(self.index)
 
     def add_rows(self, batch: pa.RecordBatch) -> Ints:
-        slots = find_slots(self.index, [batch.column(key) for key in self._layout.keys])
+        slots = self.index.slots([batch.column(key) for key in self._layout.keys])
         self.accumulators.add_rows(batch, slots, count=len(self.index))
         self.frozen = None
         return slots
@@ -163,7 +163,7 @@ class _Pane:
     def merge(self, columns: Sequence[pa.Array]) -> Ints:
         """Keys and accumulators; returns the slot of each row."""
         width = len(self._layout.keys)
-        slots = find_slots(self.index, columns[:width])
+        slots = self.index.slots(columns[:width])
         self.accumulators.merge(columns[width:], slots, count=len(self.index))
         self.frozen = None
         return slots
@@ -331,7 +331,7 @@ class WindowAggregateOperator(Operator):
             chosen = np.arange(len(whole))
             if only is not None:
                 # Every one of these keys is in a pane of the window, so looking them up adds none.
-                chosen = distinct(find_slots(whole.index, only), len(whole.index))
+                chosen = distinct(whole.index.slots(only), len(whole.index))
         for slots in in_batches(chosen):
             out(self._result(whole, slots, start_us=start_us, end_us=end_us))
 

@@ -213,7 +213,7 @@ class SourceSubtask(Subtask):
         self._triggers: deque[_Trigger] = deque()
         self._cancelled: set[CheckpointId] = set()
         """Triggers that wait and were aborted meanwhile."""
-        self._tracker = self._generators[0][1] if self._generators and self._generators[0][0] == 0 else None
+        self._tracker = self._generators[0][1] if self._generators else None
         """Whom the splits of this source concern."""
         self._poll_after_ms = 0.0
         self._paused_by: CheckpointId | None = None

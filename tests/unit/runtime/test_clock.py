@@ -157,7 +157,7 @@ def test_large_work_is_held_to_its_share_while_others_are_busy_and_small_work_is
     monkeypatch.setattr(clock.time, "sleep", slept.append)
     pace = clock.Pace(0.1)
     pace.begin()
-    times[:] = [0.2, 0.2, 0.4]
+    times[:] = [0.2, 0.9 * clock.UNPACED_S, 0.4]
     pace.breathe()
     assert slept == [], "it is small"
     times[:] = [1.0, 0.5, 1.5]
@@ -166,6 +166,6 @@ def test_large_work_is_held_to_its_share_while_others_are_busy_and_small_work_is
     times[:] = [1.0, 0.5, 0.6]
     pace.breathe()
     assert len(slept) == 1, "nobody else needs the processor"
-    times[:] = [3.0, 0.5, 3.0]
+    times[:] = [6.0, 0.5, 3.0]
     pace.breathe()
     assert len(slept) == 1, "it has waited long enough"
