@@ -26,6 +26,19 @@ EPOCH = datetime(1970, 1, 1)
 LAST_US = as_us(datetime.max)
 
 
+NO_KEY_TEXT = "process_broadcast has no key, so neither keyed state nor timers: keep what it learns in a BroadcastState"
+
+
+class _NoKey:
+    """In the place of the key where there is none: whoever looks a value up by it is told so."""
+
+    def __hash__(self) -> int:
+        raise LookupError(NO_KEY_TEXT)
+
+
+NO_KEY = _NoKey()
+
+
 class Moment:
     """Where the operator is in time, kept by it: the rows in hand, or the timer that fires."""
 
@@ -109,6 +122,8 @@ class Timers:
 
     @property
     def _known(self) -> KeyedTimers:
+        if self._cursor.key is NO_KEY:
+            raise LookupError(NO_KEY_TEXT)
         if self._timers is None:
             raise DataError("the function has no on_timer(self, time, context), which a timer would call; write one")
         return self._timers

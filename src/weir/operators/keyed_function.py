@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from weir.errors import UserCodeError, WeirError
 from weir.operators.base import Emit, Frozen, OperatorContext, Restored
-from weir.operators.function_context import Moment, ProcessContext, Timers
+from weir.operators.function_context import NO_KEY, Moment, ProcessContext, Timers
 from weir.operators.functions import KeyedFunction, States, keyed_states, operator_states
 from weir.operators.keyed_rows import KeyedRowOperator
 from weir.operators.row_codec import RowReader, Rows, RowWriter, emit, spread
@@ -67,16 +67,6 @@ class FunctionPlan:
     has_timers: bool
 
 
-class _NoKey:
-    """In the place of the key where there is none: whoever looks a value up by it is told so."""
-
-    def __hash__(self) -> int:
-        raise LookupError(
-            "process_broadcast has no key, so neither keyed state nor timers: keep what it learns in a BroadcastState"
-        )
-
-
-NO_KEY = _NoKey()
 READ_ONLY = "can be changed in process_broadcast only, so that it is the same in all subtasks"
 
 

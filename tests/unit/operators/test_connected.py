@@ -161,8 +161,8 @@ def test_every_subtask_applies_all_rules_to_its_keys(seed: int, backend: str) ->
     assert sorted(pl.DataFrame(found["told"]).rows()) == [(s, r) for s in range(env.parallelism) for r in range(10)]
 
 
-def alerts(function: weir.BroadcastProcessFunction) -> weir.Environment:
-    env = weir.Environment(parallelism=1)
+def alerts(function: weir.BroadcastProcessFunction, backend: str = "heap") -> weir.Environment:
+    env = weir.Environment(parallelism=1, backend=backend)  # type: ignore[arg-type]
     rows = env.from_collection([(1, 5)], "key long, value long")
     rules = env.from_collection([(1, 5)], "name long, limit long")
     rows.key_by("key").connect(rules.broadcast()).process(function, "key long").write(io.Discard(), uid="out")
@@ -189,4 +189,11 @@ def test_the_broadcast_side_has_no_key(backend: str) -> None:
             self.seen.add(1)
 
     with pytest.raises(UserCodeError, match="process_broadcast has no key, so neither keyed state nor timers"):
-        run_local(alerts(Touching()))
+        run_local(alerts(Touching(), backend))
+
+    class Waiting(Touching):
+        def process_broadcast(self, rule: Any, context: Any) -> Any:
+            context.timers.after("1s")
+
+    with pytest.raises(UserCodeError, match="process_broadcast has no key, so neither keyed state nor timers"):
+        run_local(alerts(Waiting(), backend))
