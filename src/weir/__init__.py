@@ -26,6 +26,7 @@ from weir.config import (
 )
 from weir.operators.aggregates import Aggregate, aggregate, avg, count, first, last, max, min, sum
 from weir.operators.by_key import ByKey
+from weir.operators.calls import Retry
 from weir.operators.functions import BroadcastProcessFunction, CoProcessFunction, ProcessFunction
 from weir.operators.keyed_batches import KeyedBatchFunction
 from weir.operators.watermarks import WatermarkGenerator, WatermarkStrategy
@@ -77,6 +78,7 @@ __all__ = [
     "BroadcastProcessFunction",
     "KeyedBatchFunction",
     "ByKey",
+    "Retry",
     "ValueState",
     "ListState",
     "MapState",
