@@ -50,7 +50,7 @@ class MapAsync(OperatorSpec):
         capacity: int = 100,
         failed: str | None = None,
     ) -> None:
-        if not iscoroutinefunction(function) and not iscoroutinefunction(getattr(function, "__call__", None)):
+        if not iscoroutinefunction(function) and not iscoroutinefunction(type(function).__call__):
             raise PlanError(f"map_async: expected an async function of one row (async def …), found {function!r}")
         if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
             raise PlanError(f"map_async: capacity={capacity!r}; it must be a whole number of at least 1")
@@ -218,8 +218,8 @@ class _MapAsync(WaitingOperator):
             return
         if isinstance(result, CallTimedOut):
             raise UserCodeError(
-                f"{operator_label(self._context)}: {result}. Raise timeout=, try again with retry=, or give such rows a "
-                f"side output with failed='a tag'\n  row: {shown(flight.row)}"
+                f"{operator_label(self._context)}: {result}. Raise timeout=, try again with retry=, or give such rows "
+                f"a side output with failed='a tag'\n  row: {shown(flight.row)}"
             )
         raise user_code_error(result, self._context, row=flight.row) from None
 
