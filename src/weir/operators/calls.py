@@ -26,7 +26,7 @@ class Retry:
     on:       the kinds of errors that are worth another try; time-outs always are
 
     >>> Retry(attempts=3, delay="200ms").delays_ms
-    [200, 400]
+    [200.0, 400.0]
     """
 
     attempts: int = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-import time
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -179,7 +179,7 @@ def test_a_call_that_blocks_the_event_loop_is_an_error(monkeypatch: pytest.Monke
     monkeypatch.setattr("weir.runtime.calls.BLOCKED_GRACE_S", 0.05)
 
     async def blocking(row: Any) -> Any:
-        time.sleep(1)
+        threading.Event().wait(1)
         return row
 
     with pytest.raises(UserCodeError, match="blocks the event loop"):
