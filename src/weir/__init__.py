@@ -7,6 +7,7 @@ These are the public names; everything below weir.connectors and weir.errors is 
 """
 
 from weir import errors
+from weir.api.connected import BroadcastConnectedStream, ConnectedStreams, KeyedConnectedStreams
 from weir.api.environment import Environment
 from weir.api.job import JobHandle, JobResult
 from weir.api.keyed import KeyedStream
@@ -25,7 +26,8 @@ from weir.config import (
 )
 from weir.operators.aggregates import Aggregate, aggregate, avg, count, first, last, max, min, sum
 from weir.operators.by_key import ByKey
-from weir.operators.functions import ProcessFunction
+from weir.operators.calls import Retry
+from weir.operators.functions import BroadcastProcessFunction, CoProcessFunction, ProcessFunction
 from weir.operators.keyed_batches import KeyedBatchFunction
 from weir.operators.watermarks import WatermarkGenerator, WatermarkStrategy
 from weir.state.descriptors import (
@@ -48,6 +50,9 @@ __all__ = [
     "Environment",
     "Stream",
     "KeyedStream",
+    "ConnectedStreams",
+    "KeyedConnectedStreams",
+    "BroadcastConnectedStream",
     # event time
     "bounded_disorder",
     "monotonic",
@@ -69,8 +74,11 @@ __all__ = [
     "Aggregate",
     # stateful functions
     "ProcessFunction",
+    "CoProcessFunction",
+    "BroadcastProcessFunction",
     "KeyedBatchFunction",
     "ByKey",
+    "Retry",
     "ValueState",
     "ListState",
     "MapState",

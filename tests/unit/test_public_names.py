@@ -18,9 +18,13 @@ from weir.version import __version__
 NAMES = {
     "Aggregate",
     "AggregatingState",
+    "BroadcastConnectedStream",
+    "BroadcastProcessFunction",
     "BroadcastState",
     "ByKey",
     "Checkpoints",
+    "CoProcessFunction",
+    "ConnectedStreams",
     "Environment",
     "ExponentialDelay",
     "FailureRate",
@@ -29,6 +33,7 @@ NAMES = {
     "JobHandle",
     "JobResult",
     "KeyedBatchFunction",
+    "KeyedConnectedStreams",
     "KeyedStream",
     "ListState",
     "MapState",
@@ -37,6 +42,7 @@ NAMES = {
     "Pickled",
     "ProcessFunction",
     "ReducingState",
+    "Retry",
     "RocksDb",
     "Settings",
     "Stream",
@@ -57,6 +63,7 @@ NAMES = {
 
 OPTIONS = "uid: 'str | None' = None, name: 'str | None' = None, parallelism: 'int | None' = None"
 SCHEMA = "schema: 'pa.Schema | str'"
+SIDES = "sides: 'Mapping[str, pa.Schema | str] | None' = None"
 STARTING = "resume: 'bool' = False, from_savepoint: 'str | None' = None, allow_dropped_state: 'bool' = False"
 
 SIGNATURES = {
@@ -90,6 +97,12 @@ SIGNATURES = {
     ),
     "Stream.map": f"(self, function: 'Callable[[Any], Any]', {SCHEMA}, *, {OPTIONS}) -> 'Stream'",
     "Stream.flat_map": f"(self, function: 'Callable[[Any], Any]', {SCHEMA}, *, {OPTIONS}) -> 'Stream'",
+    "Stream.map_async": (
+        f"(self, function: 'Callable[[Any], Awaitable[Any]]', {SCHEMA}, *, ordered: 'bool' = True,"
+        " capacity: 'int' = 100, timeout: 'Duration' = '10s', retry: 'Retry | int | None' = None,"
+        f" failed: 'str | None' = None, {OPTIONS}) -> 'Stream'"
+    ),
+    "Stream.connect": "(self, other: 'Stream') -> 'ConnectedStreams'",
     "Stream.key_by": "(self, *columns: 'str') -> 'KeyedStream'",
     "Stream.union": "(self, *others: 'Stream') -> 'Stream'",
     "Stream.rebalance": "(self) -> 'Stream'",
@@ -108,11 +121,23 @@ SIGNATURES = {
     "KeyedStream.reduce": f"(self, function: 'Callable[[Any, Any], Any]', *, {OPTIONS}) -> 'Stream'",
     "KeyedStream.process": (
         f"(self, function: 'ProcessFunction | Callable[[Any, Any], Any]', {SCHEMA}, *,"
-        f" state: 'Mapping[str, StateDescriptor] | None' = None, {OPTIONS}) -> 'Stream'"
+        f" state: 'Mapping[str, StateDescriptor] | None' = None, {SIDES}, {OPTIONS}) -> 'Stream'"
     ),
     "KeyedStream.process_batches": (
         f"(self, function: 'KeyedBatchFunction | Callable[[Any, Any], Any]', {SCHEMA}, *,"
         f" state: 'Mapping[str, ValueState] | None' = None, kind: 'BatchKind' = 'polars', {OPTIONS}) -> 'Stream'"
+    ),
+    "KeyedStream.connect": (
+        "(self, other: 'KeyedStream | Stream') -> 'KeyedConnectedStreams | BroadcastConnectedStream'"
+    ),
+    "ConnectedStreams.key_by": (
+        "(self, left: 'str | Sequence[str]', right: 'str | Sequence[str] | None' = None) -> 'KeyedConnectedStreams'"
+    ),
+    "KeyedConnectedStreams.process": (
+        f"(self, function: 'CoProcessFunction', {SCHEMA}, *, {SIDES}, {OPTIONS}) -> 'Stream'"
+    ),
+    "BroadcastConnectedStream.process": (
+        f"(self, function: 'BroadcastProcessFunction', {SCHEMA}, *, {SIDES}, {OPTIONS}) -> 'Stream'"
     ),
     "JobHandle.wait": "(self, timeout: 'float | None' = None) -> 'str'",
     "JobHandle.cancel": "(self) -> 'None'",
@@ -130,6 +155,9 @@ PROPERTIES = {
     "Environment": {"parallelism", "spark"},
     "Stream": {"columns", "schema"},
     "KeyedStream": {"keys", "schema"},
+    "ConnectedStreams": set(),
+    "KeyedConnectedStreams": set(),
+    "BroadcastConnectedStream": set(),
     "JobHandle": {"error", "name", "status"},
 }
 

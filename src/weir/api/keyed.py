@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from weir.api.build import Options
+from weir.api.upstream import Upstream
 from weir.config import Duration
 from weir.errors import PlanError
 from weir.operators import aggregates as of
@@ -27,6 +28,7 @@ from weir.state.descriptor_base import StateDescriptor
 from weir.state.descriptors import ValueState
 
 if TYPE_CHECKING:
+    from weir.api.connected import BroadcastConnectedStream, KeyedConnectedStreams
     from weir.api.stream import Stream
     from weir.api.windowed import WindowedStream
 
@@ -126,6 +128,7 @@ class KeyedStream:
         schema: pa.Schema | str,
         *,
         state: Mapping[str, StateDescriptor] | None = None,
+        sides: Mapping[str, pa.Schema | str] | None = None,
         uid: str | None = None,
         name: str | None = None,
         parallelism: int | None = None,
@@ -133,7 +136,8 @@ class KeyedStream:
         """Call a ProcessFunction, or a plain function of (row, state), with each row and the state of its key.
 
         The function yields rows, or returns one, a list of them, or None. A plain function's states are given
-        in `state`; a ProcessFunction declares them as class attributes.
+        in `state`; a ProcessFunction declares them as class attributes, and may set timers and use side outputs:
+        `sides` has the schema of each by its tag, `context.side(tag, row)` fills it, `result.side(tag)` reads it.
 
         >>> import weir
         >>> def first_bid(bid, state):
@@ -147,10 +151,24 @@ class KeyedStream:
         """
         return self._stream._apply(
             "process",
-            lambda: ProcessRows(self._keys, function, schema, state),
+            lambda: ProcessRows(self._keys, function, schema, state, sides=sides, time=event_time(self._upstream)),
             Options(uid, name, parallelism),
             upstream=self._upstream,
         )
+
+    def connect(self, other: KeyedStream | Stream) -> KeyedConnectedStreams | BroadcastConnectedStream:
+        """With another keyed stream, to share state by key; or with a broadcast one, `rules.broadcast()`.
+
+        >>> import weir
+        >>> env = weir.Environment()
+        >>> bids = env.from_collection([(1, 250)], "auction long, price long")
+        >>> rules = env.from_collection([("dear", 100)], "name string, price long")
+        >>> bids.key_by("auction").connect(rules.broadcast())
+        Stream[auction bigint, price bigint].key_by('auction').connect(Stream[name string, price bigint].broadcast())
+        """
+        from weir.api.connected import connect_keyed
+
+        return connect_keyed(self, other)
 
     def process_batches(
         self,
@@ -185,6 +203,11 @@ class KeyedStream:
             Options(uid, name, parallelism),
             upstream=self._upstream,
         )
+
+
+def event_time(upstream: Upstream) -> tuple[str, int] | None:
+    """Where the rows have their event time, as operators are told it."""
+    return None if upstream.time is None else (upstream.time.name, upstream.time.offset_us)
 
 
 def checked_aggregates(aggregates: Mapping[str, Aggregate]) -> Mapping[str, Aggregate]:
