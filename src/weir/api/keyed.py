@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from weir.api import joined
 from weir.api.build import Options
 from weir.config import Duration
 from weir.errors import PlanError
@@ -19,6 +20,7 @@ from weir.operators.aggregate import PartialAggregate, RunningAggregate
 from weir.operators.aggregates import Aggregate
 from weir.operators.batch_results import BatchKind
 from weir.operators.functions import ProcessFunction
+from weir.operators.join_output import How
 from weir.operators.keyed_batches import KeyedBatches, KeyedBatchFunction
 from weir.operators.process import ProcessRows
 from weir.operators.reduce import ReduceRows
@@ -89,6 +91,54 @@ class KeyedStream:
         from weir.api.windowed import WindowedStream
 
         return WindowedStream(self, windows, lateness=lateness, late=late)
+
+    def interval_join(
+        self,
+        other: KeyedStream,
+        *,
+        lower: Duration,
+        upper: Duration,
+        how: How = "inner",
+        suffix: str = "_right",
+        time: str = "join_time",
+        late_left: str | None = None,
+        late_right: str | None = None,
+        uid: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Rows of both streams with equal keys, where the right row's time is from `lower` to `upper` behind the left
+        row's, both included.
+
+        Out come all columns of both sides, and `join_time`, the later of both times, which is the result's event time.
+        Pairs come out as soon as both rows are here. As in SQL, a null in a key equals nothing.
+
+        how:       "inner", "left", "right" or "full": rows without a partner come out, with nulls for the other side,
+                   once event time has passed the last that they could have had; watermarks are held back by that much
+        suffix:    for columns of the right side that are called like one of the left side
+        time:      what to call the column with the later time
+        late_left, late_right: tags: late rows go to these side outputs of the result; otherwise they are left out, and
+                   counted in the metrics
+
+        >>> import weir
+        >>> env = weir.Environment()
+        >>> orders = env.from_collection([], "id long, ts timestamp", watermark=weir.monotonic("ts"))
+        >>> payments = env.from_collection([], "order_id long, ts timestamp", watermark=weir.monotonic("ts"))
+        >>> paid = orders.key_by("id").interval_join(payments.key_by("order_id"), lower="0s", upper="1h")
+        >>> paid.columns
+        ['id', 'ts', 'order_id', 'ts_right', 'join_time']
+        """
+        return joined.interval_join(
+            self,
+            other,
+            lower=lower,
+            upper=upper,
+            how=how,
+            suffix=suffix,
+            time=time,
+            late=(late_left, late_right),
+            options=Options(uid, name, parallelism),
+        )
 
     def count(
         self, column: str = "count", *, uid: str | None = None, name: str | None = None, parallelism: int | None = None
