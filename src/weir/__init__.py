@@ -9,6 +9,7 @@ These are the public names; everything below weir.connectors and weir.errors is 
 from weir import errors
 from weir.api.environment import Environment
 from weir.api.job import JobHandle, JobResult
+from weir.api.joined import CoGroupedStreams
 from weir.api.keyed import KeyedStream
 from weir.api.stream import Stream
 from weir.api.watermarks import bounded_disorder, monotonic, watermarks_by
@@ -57,6 +58,7 @@ __all__ = [
     "tumbling",
     "sliding",
     "WindowedStream",
+    "CoGroupedStreams",
     # aggregates
     "count",
     "sum",

@@ -6,10 +6,12 @@ with two inputs, each behind a hash exchange of its own. What does not fit is re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pyarrow as pa
 
 from weir.api.build import MakeSpec, Options
@@ -18,9 +20,14 @@ from weir.config import Duration, duration_ms
 from weir.errors import PlanError
 from weir.graph.logical import TimeColumn
 from weir.operators.base import OperatorSpec
+from weir.operators.join_as_of import AsOfJoin
+from weir.operators.join_base import Late
 from weir.operators.join_interval import IntervalJoin
 from weir.operators.join_output import How, JoinLayout
 from weir.operators.join_side import JoinSide
+from weir.operators.join_window import CoGroup, WindowJoin, window_fields
+from weir.operators.window_aggregate import END
+from weir.operators.windows import AlignedWindows
 
 if TYPE_CHECKING:
     from weir.api.keyed import KeyedStream
@@ -36,7 +43,7 @@ def interval_join(
     how: How,
     suffix: str,
     time: str,
-    late: tuple[str | None, str | None],
+    late: Late,
     options: Options,
 ) -> Stream:
     """See KeyedStream.interval_join."""
@@ -48,6 +55,82 @@ def interval_join(
         return IntervalJoin(layout, signed_us(lower, "lower"), signed_us(upper, "upper"), late)
 
     return two_inputs("interval_join", make, left, right, options=options, time=TimeColumn(time))
+
+
+def window_join(
+    left: KeyedStream,
+    right: KeyedStream,
+    windows: AlignedWindows,
+    *,
+    how: How,
+    suffix: str,
+    late: Late,
+    options: Options,
+) -> Stream:
+    """See KeyedStream.join."""
+
+    def make() -> OperatorSpec:
+        _check_windows(windows)
+        sides = _sides(left, right, "join")
+        return WindowJoin(JoinLayout(*sides, how=how, suffix=suffix, own=window_fields(sides[0])), windows, late)
+
+    return two_inputs("join", make, left, right, options=options, time=TimeColumn(END, -1))
+
+
+def as_of(
+    left: KeyedStream, right: KeyedStream, *, how: How, suffix: str, late: str | None, options: Options
+) -> Stream:
+    """See KeyedStream.as_of."""
+
+    def make() -> OperatorSpec:
+        return AsOfJoin(JoinLayout(*_sides(left, right, "as_of"), how=how, suffix=suffix), late)
+
+    return two_inputs("as_of", make, left, right, options=options, time=left._upstream.time)
+
+
+class CoGroupedStreams:
+    """Two keyed streams, whose rows of a key and window are looked at together. Made by `KeyedStream.co_group`."""
+
+    def __init__(self, left: KeyedStream, right: KeyedStream, windows: AlignedWindows, *, late: Late) -> None:
+        _check_windows(windows)
+        self._left, self._right, self._windows, self._late = left, right, windows, late
+
+    def apply(
+        self,
+        function: Callable[[pl.DataFrame, pl.DataFrame], Any],
+        schema: pa.Schema | str,
+        *,
+        uid: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Call `function(left, right)` for each key and window, once event time has passed the window's end.
+
+        It gets the rows of both sides as Polars frames, by event time; one of them may be empty. It returns a frame, a
+        batch, a dict of columns, a list of these, or None. `schema` is that of what it returns; behind that come the
+        columns `window_start` and `window_end`.
+
+        >>> import polars as pl, weir
+        >>> env = weir.Environment()
+        >>> one, two = (env.from_collection([], "key long, ts timestamp", watermark=weir.monotonic("ts")) for _ in "12")
+        >>> def sizes(left, right):
+        ...     return pl.DataFrame({"left": [len(left)], "right": [len(right)]})
+        >>> both = one.key_by("key").co_group(two.key_by("key"), weir.tumbling("10s"))
+        >>> both.apply(sizes, "left long, right long").columns
+        ['left', 'right', 'window_start', 'window_end']
+        """
+
+        def make() -> OperatorSpec:
+            left, right = _sides(self._left, self._right, "co_group")
+            return CoGroup(left, right, self._windows, function, schema, late=self._late)
+
+        options, time = Options(uid, name, parallelism), TimeColumn(END, -1)
+        return two_inputs("co_group", make, self._left, self._right, options=options, time=time)
+
+
+def _check_windows(windows: object) -> None:
+    if not isinstance(windows, AlignedWindows):
+        raise PlanError(f"{windows!r} is no window; write for example weir.tumbling('10s')")
 
 
 def two_inputs(

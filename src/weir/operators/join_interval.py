@@ -20,21 +20,16 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from weir.errors import DataError, PlanError, ProtocolViolation
-from weir.operators.aggregate_state import BATCH_ROWS_MAX
-from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
+from weir.errors import PlanError
+from weir.operators.base import Emit, OperatorSpec
+from weir.operators.join_base import LEFT, RIGHT, BufferedJoin, Half, Late, late_sides
 from weir.operators.join_output import JoinLayout, Pieces
 from weir.operators.join_panes import RunPanes, rows_verdict
 from weir.operators.join_runs import Between, Run, matches
-from weir.operators.join_side import JoinSide, gathered
-from weir.operators.user_code import operator_label
 from weir.operators.windows import AlignedWindows
 from weir.snapshot.watermarks import END_US, NEVER_US
 from weir.state.hashing import take_rows
 from weir.state.xxhash64 import Ints
-
-LEFT, RIGHT = "left", "right"
-"""The names of the state tables."""
 
 PANES_PER_INTERVAL = 2
 PANE_US_MIN = 1_000_000
@@ -53,7 +48,7 @@ class IntervalJoin(OperatorSpec):
     of: JoinLayout
     lower_us: int
     upper_us: int
-    late: tuple[str | None, str | None] = (None, None)
+    late: Late = (None, None)
 
     def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         if self.lower_us > self.upper_us:
@@ -65,7 +60,7 @@ class IntervalJoin(OperatorSpec):
         return self.of.output
 
     def sides(self, inputs: Sequence[pa.Schema]) -> Mapping[str, pa.Schema]:
-        return late_sides(self.of, self.late)
+        return late_sides(self.of.left, self.of.right, self.late)
 
     def make(self) -> IntervalJoinOperator:
         return IntervalJoinOperator(self)
@@ -87,124 +82,54 @@ class IntervalJoin(OperatorSpec):
         return AlignedWindows(pane_us, pane_us)
 
 
-def late_sides(of: JoinLayout, late: tuple[str | None, str | None]) -> dict[str, pa.Schema]:
-    """The schemas of the side outputs for late rows."""
-    if late[0] is not None and late[0] == late[1]:
-        raise PlanError(f"late rows of both sides cannot go to one side output {late[0]!r}; give two tags")
-    sides = zip(late, (of.left, of.right), strict=True)
-    return {tag: side.schema for tag, side in sides if tag is not None}
+class _IntervalHalf(Half):
+    """One side, and how far its partners may be."""
 
-
-class _Half:
-    """One side: its rows, those that have just come, and how far its partners may be."""
-
-    def __init__(self, panes: RunPanes, partners: Between, *, is_left: bool, keeps: bool, late: str | None) -> None:
-        self.panes = panes
-        self.partners = partners
+    def __init__(self, spec: IntervalJoin, *, is_left: bool) -> None:
+        between = Between(spec.lower_us, spec.upper_us)
+        self.partners = between if is_left else between.reversed
         self.is_left = is_left
-        self.keeps = keeps
+        self.keeps = spec.of.keeps_left if is_left else spec.of.keeps_right
         """Rows without a partner come out, too."""
-        self.late = late
-        self.waiting: list[pa.RecordBatch] = []
-        self.waiting_rows = 0
-
-    def take(self) -> list[Run]:
-        """What has just come, as runs."""
-        batches, self.waiting, self.waiting_rows = self.waiting, [], 0
-        return self.panes.runs_of(gathered(batches)) if batches else []
+        side = spec.of.left if is_left else spec.of.right
+        panes = RunPanes(side, spec.panes, is_left=is_left, keeps_nulls=self.keeps, settles=self.keeps)
+        super().__init__(panes, late=spec.late[0 if is_left else 1])
 
     def cut_us(self, watermark_us: int) -> int:
         """Rows before this time find no partner any more."""
-        if watermark_us in (NEVER_US, END_US):
-            return watermark_us
-        return watermark_us - self.partners.upper_us
+        return watermark_us if watermark_us in (NEVER_US, END_US) else watermark_us - self.partners.upper_us
 
 
-class IntervalJoinOperator(Operator):
+class IntervalJoinOperator(BufferedJoin):
     """Matches new rows with those that are kept."""
 
     def __init__(self, spec: IntervalJoin) -> None:
         self._layout = spec.of
-        between = Between(spec.lower_us, spec.upper_us)
-        self._halves = (
-            self._half(spec, spec.of.left, between, is_left=True),
-            self._half(spec, spec.of.right, between.reversed, is_left=False),
-        )
-        self._held_back_us = max(0, *(half.partners.upper_us for half in self._halves if half.keeps), 0)
-        self._watermark_us = NEVER_US
-        self.rows_late = 0
+        self._sides = left, right = _IntervalHalf(spec, is_left=True), _IntervalHalf(spec, is_left=False)
+        super().__init__(left, right)
+        self._held_back_us = max([0, *(half.partners.upper_us for half in self._sides if half.keeps)])
 
-    def _half(self, spec: IntervalJoin, side: JoinSide, partners: Between, *, is_left: bool) -> _Half:
-        keeps = spec.of.keeps_left if is_left else spec.of.keeps_right
-        panes = RunPanes(side, spec.panes, is_left=is_left, keeps_nulls=keeps, settles=keeps)
-        return _Half(panes, partners, is_left=is_left, keeps=keeps, late=spec.late[0 if is_left else 1])
+    def watermark(self, time_us: int, out: Emit) -> int | None:
+        self.flush(out)
+        self._watermark_us = max(self._watermark_us, time_us)
+        for half in self._sides:
+            cut_us = half.cut_us(self._watermark_us)
+            if half.keeps:
+                self._emit_alone(half, cut_us, out)
+            half.panes.drop_before(cut_us)
+        return time_us if time_us in (NEVER_US, END_US) else time_us - self._held_back_us
 
-    def open(self, context: OperatorContext, restored: Restored | None) -> None:
-        self._context = context
-        if restored is None:
-            return
-        self._watermark_us, self.rows_late = restored_progress(restored, context)
-        for state, half in zip((LEFT, RIGHT), self._halves, strict=True):
-            half.panes.restore(state, restored, context)
-
-    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
-        self.process_from(0, batch, out)
-
-    def process_from(self, port: int, batch: pa.RecordBatch, out: Emit) -> None:
-        if not batch.num_rows:
-            return
-        half = self._halves[port]
-        times = row_times(half.panes.side, batch, self._context)
-        if int(times.min()) < self._watermark_us:
-            late = np.flatnonzero(times < self._watermark_us)
-            self.rows_late += len(late)
-            if half.late is not None and (side := self.sides.get(half.late)) is not None:
-                side(take_rows(batch, late))
-            batch = take_rows(batch, np.flatnonzero(times >= self._watermark_us))
-        half.waiting.append(batch)
-        half.waiting_rows += batch.num_rows
-        if half.waiting_rows >= BATCH_ROWS_MAX:
-            self.flush(out)
-
-    def flush(self, out: Emit) -> None:
-        """Join what has come since the last time."""
-        left, right = self._halves
-        if not left.waiting_rows and not right.waiting_rows:
-            left.waiting, right.waiting = [], []
-            return
+    def _take(self, new_left: Sequence[Run], new_right: Sequence[Run], out: Emit) -> None:
+        left, right = self._sides
         pieces = Pieces(out)
-        new_left, new_right = left.take(), right.take()
         # Each new row meets the old ones of the other side, and new ones meet once.
         right.panes.add(new_right)
         self._join(left, new_left, right, pieces)
         self._join(right, new_right, left, pieces)
         left.panes.add(new_left)
-        for half, runs in ((left, new_left), (right, new_right)):
-            half.panes.merge(runs)
         pieces.flush()
 
-    def watermark(self, time_us: int, out: Emit) -> int | None:
-        self.flush(out)
-        self._watermark_us = max(self._watermark_us, time_us)
-        for half in self._halves:
-            cut_us = half.cut_us(self._watermark_us)
-            if half.keeps:
-                self._emit_alone(half, cut_us, out)
-            for pane_us in half.panes:
-                if max((run.last_us for run in half.panes.at(pane_us)), default=cut_us - 1) < cut_us:
-                    half.panes.replace(pane_us, ())
-        return time_us if time_us in (NEVER_US, END_US) else time_us - self._held_back_us
-
-    def freeze(self) -> Frozen:
-        if any(half.waiting_rows for half in self._halves):
-            raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
-        states = {
-            state: half.panes.freeze(self._context.max_parallelism)
-            for state, half in zip((LEFT, RIGHT), self._halves, strict=True)
-        }
-        return Frozen({"watermark_us": self._watermark_us, "rows_late": self.rows_late}, states)
-
-    def _join(self, half: _Half, runs: Sequence[Run], other: _Half, pieces: Pieces) -> None:
+    def _join(self, half: _IntervalHalf, runs: Sequence[Run], other: _IntervalHalf, pieces: Pieces) -> None:
         for run in runs:
             first_us, last_us = run.first_us + half.partners.lower_us, run.last_us + half.partners.upper_us
             for partner in other.panes.between(first_us, last_us):
@@ -216,7 +141,7 @@ class IntervalJoinOperator(Operator):
                     left, right = (pairs.batch, pairs.other) if half.is_left else (pairs.other, pairs.batch)
                     pieces.add(self._layout.rows(left, right, [self._time_array(times)]))
 
-    def _emit_alone(self, half: _Half, cut_us: int, out: Emit) -> None:
+    def _emit_alone(self, half: _IntervalHalf, cut_us: int, out: Emit) -> None:
         """Rows that have found no partner, and find none any more."""
         pieces = Pieces(out)
         for pane_us in half.panes:
@@ -233,18 +158,3 @@ class IntervalJoinOperator(Operator):
 
     def _time_array(self, times: Ints) -> pa.Array:
         return pa.array(times).view(self._layout.own[0].type)
-
-
-def row_times(side: JoinSide, batch: pa.RecordBatch, context: OperatorContext) -> Ints:
-    """The rows' times, or DataError with the operator's name."""
-    try:
-        return side.times(batch)
-    except DataError as error:
-        raise DataError(f"{operator_label(context)}: {error.message}") from None
-
-
-def restored_progress(restored: Restored, context: OperatorContext) -> tuple[int, int]:
-    """The watermark, and how many rows were late before."""
-    known = [part.value for part in restored.inline if part.value is not None]
-    watermark_us = min((value["watermark_us"] for value in known), default=NEVER_US)
-    return watermark_us, sum(value["rows_late"] for value in restored.inline_for(context.index, context.parallelism))

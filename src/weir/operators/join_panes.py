@@ -87,6 +87,12 @@ class RunPanes:
             if pane_us <= last_us and first_us < pane_us + self._windows.pane_us:
                 yield from (run for run in runs if run.first_us <= last_us and first_us <= run.last_us)
 
+    def drop_before(self, time_us: int) -> None:
+        """Forget the panes whose rows are all from before this time."""
+        for pane_us, runs in list(self._panes.items()):
+            if max(run.last_us for run in runs) < time_us:
+                del self._panes[pane_us]
+
     def replace(self, pane_us: int, runs: Sequence[Run]) -> None:
         """Keep these runs of a pane only."""
         if runs:
