@@ -10,6 +10,7 @@ from weir import errors
 from weir.api.connected import BroadcastConnectedStream, ConnectedStreams, KeyedConnectedStreams
 from weir.api.environment import Environment
 from weir.api.job import JobHandle, JobResult
+from weir.api.joined import CoGroupedStreams
 from weir.api.keyed import KeyedStream
 from weir.api.stream import Stream
 from weir.api.watermarks import bounded_disorder, monotonic, watermarks_by
@@ -62,6 +63,7 @@ __all__ = [
     "tumbling",
     "sliding",
     "WindowedStream",
+    "CoGroupedStreams",
     # aggregates
     "count",
     "sum",

@@ -25,6 +25,7 @@ NAMES = {
     "Checkpoints",
     "CoProcessFunction",
     "ConnectedStreams",
+    "CoGroupedStreams",
     "Environment",
     "ExponentialDelay",
     "FailureRate",
@@ -64,6 +65,9 @@ NAMES = {
 OPTIONS = "uid: 'str | None' = None, name: 'str | None' = None, parallelism: 'int | None' = None"
 SCHEMA = "schema: 'pa.Schema | str'"
 SIDES = "sides: 'Mapping[str, pa.Schema | str] | None' = None"
+OTHER = "other: 'KeyedStream'"
+SUFFIX = "suffix: 'str' = '_right'"
+LATE = "late_left: 'str | None' = None, late_right: 'str | None' = None"
 STARTING = "resume: 'bool' = False, from_savepoint: 'str | None' = None, allow_dropped_state: 'bool' = False"
 
 SIGNATURES = {
@@ -115,6 +119,20 @@ SIGNATURES = {
     "KeyedStream.agg": (
         "(self, aggregates: 'Mapping[str, Aggregate] | None' = None, /, *,"
         f" {OPTIONS}, **named: 'Aggregate') -> 'Stream'"
+    ),
+    "KeyedStream.interval_join": (
+        f"(self, {OTHER}, *, lower: 'Duration', upper: 'Duration', how: 'How' = 'inner', {SUFFIX},"
+        f" time: 'str' = 'join_time', {LATE}, {OPTIONS}) -> 'Stream'"
+    ),
+    "KeyedStream.join": (
+        f"(self, {OTHER}, windows: 'AlignedWindows', *, how: 'How' = 'inner', {SUFFIX}, {LATE}, {OPTIONS}) -> 'Stream'"
+    ),
+    "KeyedStream.co_group": f"(self, {OTHER}, windows: 'AlignedWindows', *, {LATE}) -> 'joined.CoGroupedStreams'",
+    "KeyedStream.as_of": (
+        f"(self, {OTHER}, *, how: 'How' = 'left', {SUFFIX}, late: 'str | None' = None, {OPTIONS}) -> 'Stream'"
+    ),
+    "CoGroupedStreams.apply": (
+        f"(self, function: 'Callable[[pl.DataFrame, pl.DataFrame], Any]', {SCHEMA}, *, {OPTIONS}) -> 'Stream'"
     ),
     "KeyedStream.count": f"(self, column: 'str' = 'count', *, {OPTIONS}) -> 'Stream'",
     "KeyedStream.sum": f"(self, *columns: 'str', {OPTIONS}) -> 'Stream'",
