@@ -12,7 +12,7 @@ from weir.api.job import JobHandle, JobResult
 from weir.api.keyed import KeyedStream
 from weir.api.stream import Stream
 from weir.api.watermarks import bounded_disorder, monotonic, watermarks_by
-from weir.api.windowed import WindowedStream, sliding, tumbling
+from weir.api.windowed import WindowedStream, session, sliding, tumbling
 from weir.config import (
     Checkpoints,
     ExponentialDelay,
@@ -56,6 +56,7 @@ __all__ = [
     "WatermarkStrategy",
     "tumbling",
     "sliding",
+    "session",
     "WindowedStream",
     # aggregates
     "count",

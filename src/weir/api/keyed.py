@@ -22,7 +22,7 @@ from weir.operators.functions import ProcessFunction
 from weir.operators.keyed_batches import KeyedBatches, KeyedBatchFunction
 from weir.operators.process import ProcessRows
 from weir.operators.reduce import ReduceRows
-from weir.operators.windows import AlignedWindows
+from weir.operators.windows import AlignedWindows, SessionWindows
 from weir.state.descriptor_base import StateDescriptor
 from weir.state.descriptors import ValueState
 
@@ -79,8 +79,10 @@ class KeyedStream:
             make_combine=lambda: PartialAggregate(self._keys, chosen, self.schema),
         )
 
-    def window(self, windows: AlignedWindows, *, lateness: Duration = 0, late: str | None = None) -> WindowedStream:
-        """By windows of event time: `weir.tumbling("10s")`, `weir.sliding("60s", "10s")`.
+    def window(
+        self, windows: AlignedWindows | SessionWindows, *, lateness: Duration = 0, late: str | None = None
+    ) -> WindowedStream:
+        """By windows of event time: `weir.tumbling("10s")`, `weir.sliding("60s", "10s")`, `weir.session("30s")`.
 
         lateness: how long behind its end a window is kept; rows that come by then change it, and it is emitted again
         late:     a tag: rows that are later still go to this side output of the result (`result.side(tag)`); otherwise

@@ -16,8 +16,10 @@ from weir.errors import PlanError
 from weir.graph.logical import TimeColumn
 from weir.operators.aggregates import Aggregate
 from weir.operators.base import OperatorSpec
-from weir.operators.window_aggregate import END, PartialWindowAggregate, WindowAggregate, WindowDefinition
-from weir.operators.windows import AlignedWindows
+from weir.operators.session_aggregate import PartialSessionAggregate, SessionAggregate
+from weir.operators.window_aggregate import PartialWindowAggregate, WindowAggregate
+from weir.operators.window_definition import END, WindowDefinition
+from weir.operators.windows import AlignedWindows, SessionWindows
 
 if TYPE_CHECKING:
     from weir.api.keyed import KeyedStream
@@ -41,13 +43,27 @@ def sliding(size: Duration, slide: Duration, *, offset: Duration = 0) -> Aligned
     )
 
 
+def session(gap: Duration) -> SessionWindows:
+    """Windows of activity: rows of a key that come less than `gap` apart are in one, which ends `gap` behind the last.
+
+    >>> session("30s").gap_us
+    30000000
+    """
+    return SessionWindows(duration_ms(gap, "session") * 1_000)
+
+
 class WindowedStream:
     """A keyed stream by windows of event time. Made by `KeyedStream.window`."""
 
     def __init__(
-        self, keyed: KeyedStream, windows: AlignedWindows, *, lateness: Duration = 0, late: str | None = None
+        self,
+        keyed: KeyedStream,
+        windows: AlignedWindows | SessionWindows,
+        *,
+        lateness: Duration = 0,
+        late: str | None = None,
     ) -> None:
-        if not isinstance(windows, AlignedWindows):
+        if not isinstance(windows, AlignedWindows | SessionWindows):
             raise PlanError(f"window: {windows!r} is no window; write for example weir.tumbling('10s')")
         time = keyed._upstream.time
         if time is None:
@@ -89,13 +105,19 @@ class WindowedStream:
 
         def make() -> OperatorSpec:
             checked_aggregates(definition.aggregates)
-            return WindowAggregate(definition, self._lateness_us, self._late)
+            kind = SessionAggregate if isinstance(self._windows, SessionWindows) else WindowAggregate
+            return kind(definition, self._lateness_us, self._late)
+
+        def make_combine() -> OperatorSpec:
+            if isinstance(self._windows, SessionWindows):
+                return PartialSessionAggregate(definition)
+            return PartialWindowAggregate(definition)
 
         return keyed._stream._apply(
             "window",
             make,
             Options(uid, name, parallelism),
             upstream=keyed._upstream,
-            make_combine=None if self._late is not None else lambda: PartialWindowAggregate(definition),
+            make_combine=None if self._late is not None else make_combine,
             time=TimeColumn(END, -1),
         )

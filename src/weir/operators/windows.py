@@ -68,3 +68,15 @@ class AlignedWindows:
     def pane_starts(self, window_start_us: int) -> range:
         """The panes of a window."""
         return range(window_start_us, window_start_us + self.size_us, self.pane_us)
+
+
+@dataclass(frozen=True)
+class SessionWindows:
+    """Windows that last as long as rows of a key come less than `gap_us` apart: from the first row to the last, and the
+    gap."""
+
+    gap_us: int
+
+    def __post_init__(self) -> None:
+        if self.gap_us <= 0:
+            raise PlanError("the gap that ends a session must be above zero")
