@@ -12,7 +12,18 @@ from weir.api.job import JobHandle, JobResult
 from weir.api.keyed import KeyedStream
 from weir.api.stream import Stream
 from weir.api.watermarks import bounded_disorder, monotonic, watermarks_by
-from weir.api.windowed import WindowedStream, session, sliding, tumbling
+from weir.api.windowed import WindowedStream
+from weir.api.windows import (
+    continuous,
+    count_window,
+    global_window,
+    on_count,
+    on_processing_time,
+    on_watermark,
+    session,
+    sliding,
+    tumbling,
+)
 from weir.config import (
     Checkpoints,
     ExponentialDelay,
@@ -27,6 +38,8 @@ from weir.operators.aggregates import Aggregate, aggregate, avg, count, first, l
 from weir.operators.functions import ProcessFunction
 from weir.operators.keyed_batches import KeyedBatchFunction
 from weir.operators.watermarks import WatermarkGenerator, WatermarkStrategy
+from weir.operators.window_functions import Window
+from weir.operators.window_triggers import Trigger, WindowState
 from weir.state.descriptors import (
     AggregatingState,
     BroadcastState,
@@ -57,6 +70,15 @@ __all__ = [
     "tumbling",
     "sliding",
     "session",
+    "count_window",
+    "global_window",
+    "on_watermark",
+    "on_count",
+    "on_processing_time",
+    "continuous",
+    "Trigger",
+    "WindowState",
+    "Window",
     "WindowedStream",
     # aggregates
     "count",

@@ -22,7 +22,8 @@ from weir.operators.functions import ProcessFunction
 from weir.operators.keyed_batches import KeyedBatches, KeyedBatchFunction
 from weir.operators.process import ProcessRows
 from weir.operators.reduce import ReduceRows
-from weir.operators.windows import AlignedWindows, SessionWindows
+from weir.operators.window_triggers import Trigger
+from weir.operators.windows import Windows
 from weir.state.descriptor_base import StateDescriptor
 from weir.state.descriptors import ValueState
 
@@ -80,17 +81,26 @@ class KeyedStream:
         )
 
     def window(
-        self, windows: AlignedWindows | SessionWindows, *, lateness: Duration = 0, late: str | None = None
+        self,
+        windows: Windows,
+        *,
+        lateness: Duration = 0,
+        late: str | None = None,
+        trigger: Trigger | None = None,
     ) -> WindowedStream:
-        """By windows of event time: `weir.tumbling("10s")`, `weir.sliding("60s", "10s")`, `weir.session("30s")`.
+        """By windows of event time: `weir.tumbling("10s")`, `weir.sliding("60s", "10s")`, `weir.session("30s")`; or
+        `weir.count_window(100)` and `weir.global_window()`.
 
         lateness: how long behind its end a window is kept; rows that come by then change it, and it is emitted again
         late:     a tag: rows that are later still go to this side output of the result (`result.side(tag)`); otherwise
                   they are left out, and counted in the metrics
+        trigger:  when windows come out early, such as `weir.continuous("1s")`; a later result replaces an early one.
+                  With `.purging()` it does not: each is of the rows since the one before. Sliding windows take
+                  `continuous` and `on_processing_time`; sliding and session windows cannot purge.
         """
         from weir.api.windowed import WindowedStream
 
-        return WindowedStream(self, windows, lateness=lateness, late=late)
+        return WindowedStream(self, windows, lateness=lateness, late=late, trigger=trigger)
 
     def count(
         self, column: str = "count", *, uid: str | None = None, name: str | None = None, parallelism: int | None = None

@@ -21,7 +21,7 @@ from weir.operators.aggregate_state import Accumulators, in_batches
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.session_store import SessionStore
 from weir.operators.user_code import operator_label
-from weir.operators.window_definition import WindowDefinition
+from weir.operators.window_definition import WindowDefinition, shown
 from weir.operators.windows import SessionWindows
 from weir.snapshot.watermarks import NEVER_US
 from weir.state.frozen import KEY_GROUP_COLUMN
@@ -76,7 +76,7 @@ class SessionAggregate(_SessionSpec):
         return self.of.output
 
     def sides(self, inputs: Sequence[pa.Schema]) -> Mapping[str, pa.Schema]:
-        return {} if self.late is None else {self.late: self.of.input_schema}
+        return {} if self.late is None else {self.late: shown(self.of.input_schema)}
 
     @cached_property
     def stored(self) -> pa.Schema:
@@ -234,7 +234,7 @@ class SessionAggregateOperator(Operator):
             part = batch.filter(pa.array(np.isin(slots, late)))
             self.rows_late += part.num_rows
             if part.num_rows and (side := self.sides.get(self._spec.late)) is not None:
-                side(part)
+                side(part.select(shown(self._spec.of.input_schema).names))
         kept = slots[~np.isin(slots, late)]
         if self._spec.lateness_us and len(kept):
             self._changed.append(kept)

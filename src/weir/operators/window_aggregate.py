@@ -23,7 +23,7 @@ from weir.operators.aggregate_layout import AggregateLayout, check_same_columns
 from weir.operators.aggregate_state import Accumulators, blamed, find_slots, in_batches
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.user_code import operator_label
-from weir.operators.window_definition import WindowDefinition
+from weir.operators.window_definition import WindowDefinition, shown
 from weir.operators.windows import AlignedWindows
 from weir.snapshot.watermarks import NEVER_US
 from weir.state.frozen import KEY_GROUP_COLUMN
@@ -86,7 +86,7 @@ class WindowAggregate(_WindowSpec):
         return self.of.output
 
     def sides(self, inputs: Sequence[pa.Schema]) -> Mapping[str, pa.Schema]:
-        return {} if self.late is None else {self.late: self.of.input_schema}
+        return {} if self.late is None else {self.late: shown(self.of.input_schema)}
 
     @cached_property
     def stored(self) -> pa.Schema:
@@ -288,7 +288,7 @@ class WindowAggregateOperator(Operator):
             return
         self.rows_late += part.num_rows
         if (side := self.sides.get(self._spec.late)) is not None:
-            side(part)
+            side(part.select(shown(self._spec.of.input_schema).names))
 
     def _fire(self, start_us: int, end_us: int, out: Emit, *, only: Sequence[pa.Array] | None = None) -> None:
         """Emit a window. `only`: of these keys, which may repeat themselves."""

@@ -26,6 +26,9 @@ ROWS = "__rows"
 
 START, END = "window_start", "window_end"
 
+ALL = "__all"
+"""The one key of a stream that is not keyed; never shown."""
+
 
 @dataclass(frozen=True, eq=False)
 class WindowDefinition:
@@ -66,17 +69,13 @@ class WindowDefinition:
         """Keys, the bounds of the window, and values."""
         width = len(self.keys)
         fields = list(self.layout.output)[: width + len(self.aggregates)]
+        keys = [field for field in fields[:width] if field.name != ALL]
         kind = pa.timestamp("us", self.input_schema.field(self.time).type.tz)
-        return pa.schema([*fields[:width], pa.field(START, kind), pa.field(END, kind), *fields[width:]])
+        return pa.schema([*keys, pa.field(START, kind), pa.field(END, kind), *fields[width:]])
 
     def times_of(self, batch: pa.RecordBatch) -> Ints:
         """The event times of rows."""
-        column = batch.column(self.time)
-        if column.null_count:
-            row = column.is_null().index(True).as_py()
-            raise DataError(f"window: row {row} of a batch has no event time: {self.time!r} is null; filter such rows")
-        times: Ints = times_us(column).to_numpy()
-        return times + self.time_offset_us if self.time_offset_us else times
+        return event_times(batch, self.time, self.time_offset_us)
 
     def result(
         self, keys: Sequence[pa.Array], starts_us: Ints, ends_us: Ints, *, values: Sequence[pa.Array]
@@ -84,5 +83,22 @@ class WindowDefinition:
         """Rows that come out; the values of hidden aggregates are left out."""
         kind = self.output.field(START).type
         bounds = [pa.array(np.ascontiguousarray(bound, np.int64)).view(kind) for bound in (starts_us, ends_us)]
+        if ALL in self.keys:
+            keys = []
         arrays = [*keys, *bounds, *values[: len(self.aggregates)]]
         return pa.RecordBatch.from_arrays(arrays, schema=self.output)
+
+
+def shown(schema: pa.Schema) -> pa.Schema:
+    """Without the key that only Weir knows of."""
+    return pa.schema([field for field in schema if field.name != ALL])
+
+
+def event_times(batch: pa.RecordBatch, column: str, offset_us: int) -> Ints:
+    """The event times of rows, in microseconds; `offset_us` is added."""
+    array = batch.column(column)
+    if array.null_count:
+        row = array.is_null().index(True).as_py()
+        raise DataError(f"window: row {row} of a batch has no event time: {column!r} is null; filter such rows out")
+    times: Ints = times_us(array).to_numpy()
+    return times + offset_us if offset_us else times

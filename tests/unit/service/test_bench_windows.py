@@ -9,7 +9,8 @@ import pytest
 import weir
 from weir import connectors
 from weir.service.bench import window_data
-from weir.service.bench.window_data import Numbers, TimedRows
+from weir.service.bench.keyed_data import Numbers
+from weir.service.bench.window_data import TimedRows
 from weir.testing import collect_local
 
 EVENTS = 3_000

@@ -88,7 +88,7 @@ def true_windows(events: int, rows: TimedRows, *, size_us: int, slide_us: int) -
     total, per_window = np.zeros(3, np.int64), size_us // slide_us
     for first in range(min(panes) - per_window + 1, max(panes) + 1):
         parts = [panes[pane] for pane in range(first, first + per_window) if pane in panes]
-        counts = np.sum(parts, axis=0, dtype=np.int64) if parts else np.zeros(KEYS, np.int64)
+        counts: Numbers = np.add.reduce([np.zeros(KEYS, np.int64), *parts])
         present = np.flatnonzero(counts)
         starts = np.full(len(present), first * slide_us)
         total += summary(present, starts, starts + size_us, counts=counts[present])

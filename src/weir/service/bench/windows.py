@@ -14,7 +14,8 @@ import weir
 from weir import connectors
 from weir.service.bench import window_data
 from weir.service.bench.harness import Options, Report, bench
-from weir.service.bench.window_data import Numbers, TimedRows
+from weir.service.bench.keyed_data import Numbers
+from weir.service.bench.window_data import TimedRows
 
 SIZE, SLIDE, GAP = "10s", "10s", "2s"
 SLIDING_SIZE = "60s"
