@@ -47,19 +47,32 @@ NAMES = {
     "RocksDb",
     "Settings",
     "Stream",
+    "Trigger",
     "Ttl",
     "ValueState",
+    "Window",
+    "WindowState",
+    "WindowedStream",
     "__version__",
     "aggregate",
     "avg",
+    "continuous",
     "count",
+    "count_window",
     "errors",
     "first",
+    "global_window",
     "last",
     "max",
     "min",
+    "on_count",
+    "on_processing_time",
+    "on_watermark",
+    "session",
+    "sliding",
     "state",
     "sum",
+    "tumbling",
 }
 
 OPTIONS = "uid: 'str | None' = None, name: 'str | None' = None, parallelism: 'int | None' = None"
@@ -111,6 +124,10 @@ SIGNATURES = {
     "Stream.union": "(self, *others: 'Stream') -> 'Stream'",
     "Stream.rebalance": "(self) -> 'Stream'",
     "Stream.broadcast": "(self) -> 'Stream'",
+    "Stream.window": (
+        "(self, windows: 'Windows', *, lateness: 'Duration' = 0, late: 'str | None' = None,"
+        " trigger: 'Trigger | None' = None) -> 'WindowedStream'"
+    ),
     "Stream.write": f"(self, sink: 'Sink', *, {OPTIONS}) -> 'None'",
     "Stream.print": f"(self, *, {OPTIONS}) -> 'None'",
     "Stream.collect": "(self, path: 'str | None' = None) -> 'pa.Table'",
@@ -133,6 +150,10 @@ SIGNATURES = {
     ),
     "CoGroupedStreams.apply": (
         f"(self, function: 'Callable[[pl.DataFrame, pl.DataFrame], Any]', {SCHEMA}, *, {OPTIONS}) -> 'Stream'"
+    ),
+    "KeyedStream.window": (
+        "(self, windows: 'Windows', *, lateness: 'Duration' = 0, late: 'str | None' = None,"
+        " trigger: 'Trigger | None' = None) -> 'WindowedStream'"
     ),
     "KeyedStream.count": f"(self, column: 'str' = 'count', *, {OPTIONS}) -> 'Stream'",
     "KeyedStream.sum": f"(self, *columns: 'str', {OPTIONS}) -> 'Stream'",

@@ -25,7 +25,8 @@ from weir.operators.join_output import How
 from weir.operators.keyed_batches import KeyedBatches, KeyedBatchFunction
 from weir.operators.process import ProcessRows
 from weir.operators.reduce import ReduceRows
-from weir.operators.windows import AlignedWindows
+from weir.operators.window_triggers import Trigger
+from weir.operators.windows import AlignedWindows, Windows
 from weir.state.descriptor_base import StateDescriptor
 from weir.state.descriptors import ValueState
 
@@ -83,16 +84,27 @@ class KeyedStream:
             make_combine=lambda: PartialAggregate(self._keys, chosen, self.schema),
         )
 
-    def window(self, windows: AlignedWindows, *, lateness: Duration = 0, late: str | None = None) -> WindowedStream:
-        """By windows of event time: `weir.tumbling("10s")`, `weir.sliding("60s", "10s")`.
+    def window(
+        self,
+        windows: Windows,
+        *,
+        lateness: Duration = 0,
+        late: str | None = None,
+        trigger: Trigger | None = None,
+    ) -> WindowedStream:
+        """By windows of event time: `weir.tumbling("10s")`, `weir.sliding("60s", "10s")`, `weir.session("30s")`; or
+        `weir.count_window(100)` and `weir.global_window()`.
 
         lateness: how long behind its end a window is kept; rows that come by then change it, and it is emitted again
         late:     a tag: rows that are later still go to this side output of the result (`result.side(tag)`); otherwise
                   they are left out, and counted in the metrics
+        trigger:  when windows come out early, such as `weir.continuous("1s")`; a later result replaces an early one.
+                  With `.purging()` it does not: each is of the rows since the one before. Sliding windows take
+                  `continuous` and `on_processing_time`; sliding and session windows cannot purge.
         """
         from weir.api.windowed import WindowedStream
 
-        return WindowedStream(self, windows, lateness=lateness, late=late)
+        return WindowedStream(self, windows, lateness=lateness, late=late, trigger=trigger)
 
     def interval_join(
         self,
