@@ -26,6 +26,11 @@ NAMES = {
     "CoProcessFunction",
     "ConnectedStreams",
     "CoGroupedStreams",
+    "WatermarkGenerator",
+    "WatermarkStrategy",
+    "bounded_disorder",
+    "monotonic",
+    "watermarks_by",
     "Environment",
     "ExponentialDelay",
     "FailureRate",
@@ -76,6 +81,7 @@ NAMES = {
 }
 
 OPTIONS = "uid: 'str | None' = None, name: 'str | None' = None, parallelism: 'int | None' = None"
+WATERMARK = "watermark: 'WatermarkStrategy | None' = None"
 SCHEMA = "schema: 'pa.Schema | str'"
 SIDES = "sides: 'Mapping[str, pa.Schema | str] | None' = None"
 OTHER = "other: 'KeyedStream'"
@@ -90,21 +96,23 @@ SIGNATURES = {
         " settings: 'Settings | None' = None, backend: 'Backend | None' = None,"
         " name: 'str' = 'weir-job') -> 'None'"
     ),
-    "Environment.read": f"(self, source: 'Source', *, {OPTIONS}) -> 'Stream'",
+    "Environment.read": f"(self, source: 'Source', *, {WATERMARK}, {OPTIONS}) -> 'Stream'",
     "Environment.from_collection": (
-        f"(self, rows: 'Iterable[Any]', schema: 'pa.Schema | str | None' = None, *, {OPTIONS}) -> 'Stream'"
+        f"(self, rows: 'Iterable[Any]', schema: 'pa.Schema | str | None' = None, *, {WATERMARK}, {OPTIONS}) -> 'Stream'"
     ),
     "Environment.generate": (
-        f"(self, count: 'int | None', make: 'Callable[[Any], Any]', {SCHEMA}, *,"
-        f" rate: 'float | None' = None, {OPTIONS}) -> 'Stream'"
+        f"(self, count: 'int | None', make: 'Callable[[Any], Any]', schema: 'pa.Schema | str',"
+        f" *, rate: 'float | None' = None, {WATERMARK}, {OPTIONS}) -> 'Stream'"
     ),
-    "Environment.from_dataframe": f"(self, dataframe: 'DataFrame', *, {OPTIONS}) -> 'Stream'",
+    "Environment.from_dataframe": f"(self, dataframe: 'DataFrame', *, {WATERMARK}, {OPTIONS}) -> 'Stream'",
     "Environment.plan": "(self) -> 'Plan'",
     "Environment.explain": "(self, format: 'Format' = 'text') -> 'str'",
     "Environment.run": (
         f"(self, name: 'str | None' = None, *, {STARTING}, progress: 'Progress' = None) -> 'JobResult'"
     ),
     "Environment.submit": f"(self, name: 'str | None' = None, *, {STARTING}) -> 'JobHandle'",
+    "Stream.side": "(self, tag: 'str') -> 'Stream'",
+    "Stream.with_watermarks": f"(self, strategy: 'WatermarkStrategy', *, {OPTIONS}) -> 'Stream'",
     "Stream.select": f"(self, *expressions: 'pl.Expr | str', {OPTIONS}, **named: 'Any') -> 'Stream'",
     "Stream.with_columns": f"(self, *expressions: 'pl.Expr | str', {OPTIONS}, **named: 'Any') -> 'Stream'",
     "Stream.filter": f"(self, condition: 'pl.Expr | Callable[[Any], bool]', *, {OPTIONS}) -> 'Stream'",
@@ -192,7 +200,7 @@ SIGNATURES = {
 
 PROPERTIES = {
     "Environment": {"parallelism", "spark"},
-    "Stream": {"columns", "schema"},
+    "Stream": {"columns", "schema", "time_column"},
     "KeyedStream": {"keys", "schema"},
     "ConnectedStreams": set(),
     "KeyedConnectedStreams": set(),
