@@ -41,9 +41,11 @@ class FrozenHeap(FrozenState):
     def tables(self) -> Iterator[pa.Table]:
         self._view.expired.clear()
         copy = self._view.copy(in_place=self._form.in_place)
-        if not copy:
+        # Pieces may be empty: of those whose every key was changed again, or is gone.
+        pieces = [piece for piece in copy if piece[0]]
+        if not pieces:
             yield self._table([], [])
-        for keys, held in copy:
+        for keys, held in pieces:
             if self._form.keys_at_once is None:
                 yield self._table(keys, held)
             else:

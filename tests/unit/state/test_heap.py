@@ -319,3 +319,14 @@ def test_nor_through_rows() -> None:
     gc.collect()
     held = backend._states["s"].layers.live
     assert len(held) == 10 and not any(map(gc.is_tracked, held.values()))
+
+
+def test_a_snapshot_of_which_nothing_is_left_is_an_empty_table() -> None:
+    made = HeapBackend(pa.schema([("k", pa.int64())]), max_parallelism=128, key_groups=range(128))
+    state = made.map_state(MapState("long", "long").named("m"))
+    made.cursor.key = 1
+    state.put(1, 1)
+    held = made.freeze()["m"]
+    state.clear()
+    assert table_of(made.freeze()["m"]).num_rows == 0
+    held.released()
