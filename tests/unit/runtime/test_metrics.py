@@ -15,6 +15,7 @@ def operator(uid: str, rows_in: int, rows_out: int) -> dict[str, Any]:
         "rows_out": rows_out,
         "bytes_in": rows_in * 8,
         "bytes_out": rows_out * 8,
+        "rows_late": 0,
     }
 
 
