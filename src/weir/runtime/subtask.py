@@ -200,7 +200,7 @@ class Subtask(ABC):
         for behind in [*(index for index, _ in self._generators), -1]:
             if self.chain.watermark(END_US, behind=behind) is not None:
                 self.watermark_us = END_US
-        self._left_to_end = deque([self.chain.end, self._finish])
+        self._left_to_end = deque([*self.chain.ending(), self._finish])
         self._go_on_ending()
 
     def _go_on_ending(self) -> bool:
