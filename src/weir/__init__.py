@@ -10,10 +10,22 @@ from weir import errors
 from weir.api.connected import BroadcastConnectedStream, ConnectedStreams, KeyedConnectedStreams
 from weir.api.environment import Environment
 from weir.api.job import JobHandle, JobResult
+from weir.api.joined import CoGroupedStreams
 from weir.api.keyed import KeyedStream
 from weir.api.stream import Stream
 from weir.api.watermarks import bounded_disorder, monotonic, watermarks_by
-from weir.api.windowed import WindowedStream, sliding, tumbling
+from weir.api.windowed import WindowedStream
+from weir.api.windows import (
+    continuous,
+    count_window,
+    global_window,
+    on_count,
+    on_processing_time,
+    on_watermark,
+    session,
+    sliding,
+    tumbling,
+)
 from weir.config import (
     Checkpoints,
     ExponentialDelay,
@@ -30,6 +42,8 @@ from weir.operators.calls import Retry
 from weir.operators.functions import BroadcastProcessFunction, CoProcessFunction, ProcessFunction
 from weir.operators.keyed_batches import KeyedBatchFunction
 from weir.operators.watermarks import WatermarkGenerator, WatermarkStrategy
+from weir.operators.window_functions import Window
+from weir.operators.window_triggers import Trigger, WindowState
 from weir.state.descriptors import (
     AggregatingState,
     BroadcastState,
@@ -61,7 +75,18 @@ __all__ = [
     "WatermarkStrategy",
     "tumbling",
     "sliding",
+    "session",
+    "count_window",
+    "global_window",
+    "on_watermark",
+    "on_count",
+    "on_processing_time",
+    "continuous",
+    "Trigger",
+    "WindowState",
+    "Window",
     "WindowedStream",
+    "CoGroupedStreams",
     # aggregates
     "count",
     "sum",

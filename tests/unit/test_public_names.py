@@ -25,6 +25,12 @@ NAMES = {
     "Checkpoints",
     "CoProcessFunction",
     "ConnectedStreams",
+    "CoGroupedStreams",
+    "WatermarkGenerator",
+    "WatermarkStrategy",
+    "bounded_disorder",
+    "monotonic",
+    "watermarks_by",
     "Environment",
     "ExponentialDelay",
     "FailureRate",
@@ -46,24 +52,41 @@ NAMES = {
     "RocksDb",
     "Settings",
     "Stream",
+    "Trigger",
     "Ttl",
     "ValueState",
+    "Window",
+    "WindowState",
+    "WindowedStream",
     "__version__",
     "aggregate",
     "avg",
+    "continuous",
     "count",
+    "count_window",
     "errors",
     "first",
+    "global_window",
     "last",
     "max",
     "min",
+    "on_count",
+    "on_processing_time",
+    "on_watermark",
+    "session",
+    "sliding",
     "state",
     "sum",
+    "tumbling",
 }
 
 OPTIONS = "uid: 'str | None' = None, name: 'str | None' = None, parallelism: 'int | None' = None"
+WATERMARK = "watermark: 'WatermarkStrategy | None' = None"
 SCHEMA = "schema: 'pa.Schema | str'"
 SIDES = "sides: 'Mapping[str, pa.Schema | str] | None' = None"
+OTHER = "other: 'KeyedStream'"
+SUFFIX = "suffix: 'str' = '_right'"
+LATE = "late_left: 'str | None' = None, late_right: 'str | None' = None"
 STARTING = "resume: 'bool' = False, from_savepoint: 'str | None' = None, allow_dropped_state: 'bool' = False"
 
 SIGNATURES = {
@@ -73,21 +96,23 @@ SIGNATURES = {
         " settings: 'Settings | None' = None, backend: 'Backend | None' = None,"
         " name: 'str' = 'weir-job') -> 'None'"
     ),
-    "Environment.read": f"(self, source: 'Source', *, {OPTIONS}) -> 'Stream'",
+    "Environment.read": f"(self, source: 'Source', *, {WATERMARK}, {OPTIONS}) -> 'Stream'",
     "Environment.from_collection": (
-        f"(self, rows: 'Iterable[Any]', schema: 'pa.Schema | str | None' = None, *, {OPTIONS}) -> 'Stream'"
+        f"(self, rows: 'Iterable[Any]', schema: 'pa.Schema | str | None' = None, *, {WATERMARK}, {OPTIONS}) -> 'Stream'"
     ),
     "Environment.generate": (
-        f"(self, count: 'int | None', make: 'Callable[[Any], Any]', {SCHEMA}, *,"
-        f" rate: 'float | None' = None, {OPTIONS}) -> 'Stream'"
+        f"(self, count: 'int | None', make: 'Callable[[Any], Any]', schema: 'pa.Schema | str',"
+        f" *, rate: 'float | None' = None, {WATERMARK}, {OPTIONS}) -> 'Stream'"
     ),
-    "Environment.from_dataframe": f"(self, dataframe: 'DataFrame', *, {OPTIONS}) -> 'Stream'",
+    "Environment.from_dataframe": f"(self, dataframe: 'DataFrame', *, {WATERMARK}, {OPTIONS}) -> 'Stream'",
     "Environment.plan": "(self) -> 'Plan'",
     "Environment.explain": "(self, format: 'Format' = 'text') -> 'str'",
     "Environment.run": (
         f"(self, name: 'str | None' = None, *, {STARTING}, progress: 'Progress' = None) -> 'JobResult'"
     ),
     "Environment.submit": f"(self, name: 'str | None' = None, *, {STARTING}) -> 'JobHandle'",
+    "Stream.side": "(self, tag: 'str') -> 'Stream'",
+    "Stream.with_watermarks": f"(self, strategy: 'WatermarkStrategy', *, {OPTIONS}) -> 'Stream'",
     "Stream.select": f"(self, *expressions: 'pl.Expr | str', {OPTIONS}, **named: 'Any') -> 'Stream'",
     "Stream.with_columns": f"(self, *expressions: 'pl.Expr | str', {OPTIONS}, **named: 'Any') -> 'Stream'",
     "Stream.filter": f"(self, condition: 'pl.Expr | Callable[[Any], bool]', *, {OPTIONS}) -> 'Stream'",
@@ -107,6 +132,10 @@ SIGNATURES = {
     "Stream.union": "(self, *others: 'Stream') -> 'Stream'",
     "Stream.rebalance": "(self) -> 'Stream'",
     "Stream.broadcast": "(self) -> 'Stream'",
+    "Stream.window": (
+        "(self, windows: 'Windows', *, lateness: 'Duration' = 0, late: 'str | None' = None,"
+        " trigger: 'Trigger | None' = None) -> 'WindowedStream'"
+    ),
     "Stream.write": f"(self, sink: 'Sink', *, {OPTIONS}) -> 'None'",
     "Stream.print": f"(self, *, {OPTIONS}) -> 'None'",
     "Stream.collect": "(self, path: 'str | None' = None) -> 'pa.Table'",
@@ -115,6 +144,24 @@ SIGNATURES = {
     "KeyedStream.agg": (
         "(self, aggregates: 'Mapping[str, Aggregate] | None' = None, /, *,"
         f" {OPTIONS}, **named: 'Aggregate') -> 'Stream'"
+    ),
+    "KeyedStream.interval_join": (
+        f"(self, {OTHER}, *, lower: 'Duration', upper: 'Duration', how: 'How' = 'inner', {SUFFIX},"
+        f" time: 'str' = 'join_time', {LATE}, {OPTIONS}) -> 'Stream'"
+    ),
+    "KeyedStream.join": (
+        f"(self, {OTHER}, windows: 'AlignedWindows', *, how: 'How' = 'inner', {SUFFIX}, {LATE}, {OPTIONS}) -> 'Stream'"
+    ),
+    "KeyedStream.co_group": f"(self, {OTHER}, windows: 'AlignedWindows', *, {LATE}) -> 'joined.CoGroupedStreams'",
+    "KeyedStream.as_of": (
+        f"(self, {OTHER}, *, how: 'How' = 'left', {SUFFIX}, late: 'str | None' = None, {OPTIONS}) -> 'Stream'"
+    ),
+    "CoGroupedStreams.apply": (
+        f"(self, function: 'Callable[[pl.DataFrame, pl.DataFrame], Any]', {SCHEMA}, *, {OPTIONS}) -> 'Stream'"
+    ),
+    "KeyedStream.window": (
+        "(self, windows: 'Windows', *, lateness: 'Duration' = 0, late: 'str | None' = None,"
+        " trigger: 'Trigger | None' = None) -> 'WindowedStream'"
     ),
     "KeyedStream.count": f"(self, column: 'str' = 'count', *, {OPTIONS}) -> 'Stream'",
     "KeyedStream.sum": f"(self, *columns: 'str', {OPTIONS}) -> 'Stream'",
@@ -153,7 +200,7 @@ SIGNATURES = {
 
 PROPERTIES = {
     "Environment": {"parallelism", "spark"},
-    "Stream": {"columns", "schema"},
+    "Stream": {"columns", "schema", "time_column"},
     "KeyedStream": {"keys", "schema"},
     "ConnectedStreams": set(),
     "KeyedConnectedStreams": set(),

@@ -32,6 +32,9 @@ from weir.operators.expressions import Filter, Select, WithColumns
 from weir.operators.rows import FilterRows, FlatMapRows, MapRows
 from weir.operators.sink import Sink
 from weir.operators.watermarks import AssignWatermarks, WatermarkStrategy
+from weir.operators.window_definition import ALL
+from weir.operators.window_triggers import Trigger
+from weir.operators.windows import Windows
 from weir.schema import format_schema
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
     from weir.api.connected import ConnectedStreams
     from weir.api.environment import Environment
+    from weir.api.windowed import WindowedStream
 
 
 class Stream:
@@ -326,6 +330,29 @@ class Stream:
     def broadcast(self) -> Stream:
         """Give every row to every subtask of the next operator."""
         return Stream(self._environment, self._upstream.redirected(Broadcast(), "broadcast"))
+
+    # --- Windows ----------------------------------------------------------------------------------------
+
+    def window(
+        self,
+        windows: Windows,
+        *,
+        lateness: Duration = 0,
+        late: str | None = None,
+        trigger: Trigger | None = None,
+    ) -> WindowedStream:
+        """The same as `KeyedStream.window`, over all rows. One subtask does it; aggregates are combined before.
+
+        >>> import weir
+        >>> bids = weir.Environment().from_collection([], "auction long, price long, ts timestamp")
+        >>> bids = bids.with_watermarks(weir.bounded_disorder("ts", "2s"))
+        >>> bids.window(weir.tumbling("10s")).agg(highest=weir.max("price"))
+        Stream[window_start timestamp, window_end timestamp, highest bigint]
+        """
+        from weir.api.windowed import WindowedStream
+
+        keyed = self.with_columns(pl.lit(0, pl.Int8).alias(ALL)).key_by(ALL)
+        return WindowedStream(keyed, windows, lateness=lateness, late=late, trigger=trigger, parallelism=1)
 
     # --- Where rows end ---------------------------------------------------------------------------------
 
