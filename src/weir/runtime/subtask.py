@@ -324,6 +324,7 @@ class InnerSubtask(Subtask):
         *,
         inputs: Sequence[InChannel],
         ports: Sequence[int],
+        timeless: Sequence[int] = (),
         alignment: Alignment,
         rows_max: int,
         bytes_max: int,
@@ -333,7 +334,7 @@ class InnerSubtask(Subtask):
         self._inputs = list(inputs)
         self._ports = list(ports)
         """By channel: which input of the first operator it belongs to."""
-        self._watermarks = WatermarkMerge(len(self._inputs))
+        self._watermarks = WatermarkMerge(len(self._inputs), timeless)
         self._alignment = alignment
         self._rows_max = rows_max
         self._bytes_max = bytes_max
