@@ -98,6 +98,8 @@ class Edge:
     """Which input of the target's first operator, where these differ in meaning."""
     side: SideOutput | None = None
     """What travels: a side output of an operator of the source; None: what comes out at the end of its chain."""
+    has_watermarks: bool = True
+    """Whether watermarks come this way: some operator before it makes them."""
 
 
 @dataclass(frozen=True)

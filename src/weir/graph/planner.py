@@ -28,6 +28,7 @@ from weir.graph.plan import (
 )
 from weir.ids import EdgeId, Uid, VertexId
 from weir.operators.base import OperatorSpec
+from weir.operators.watermarks import AssignWatermarks
 
 
 def plan(
@@ -179,6 +180,7 @@ def _chain(steps: Sequence[_Step], max_parallelism: int) -> Plan:
         for head in heads
     )
     edges: list[Edge] = []
+    timed = _timed(steps)
     for head in heads:
         for i in steps[head].inputs:
             before = steps[i.source]
@@ -190,9 +192,19 @@ def _chain(steps: Sequence[_Step], max_parallelism: int) -> Plan:
                 schema=before.schema_of(i.side),
                 port=i.port,
                 side=None if i.side is None else SideOutput(before.operator.uid, i.side),
+                has_watermarks=timed[i.source],
             )
             edges.append(edge)
     return Plan(vertices=vertices, edges=tuple(edges), max_parallelism=max_parallelism)
+
+
+def _timed(steps: Sequence[_Step]) -> list[bool]:
+    """By step: whether watermarks come out of it."""
+    timed: list[bool] = []
+    for step in steps:
+        makes = isinstance(step.operator.spec, AssignWatermarks)
+        timed.append(makes or any(timed[i.source] for i in step.inputs))
+    return timed
 
 
 def _chains_to_input(step: _Step, steps: Sequence[_Step], consumers: Mapping[int, int]) -> bool:

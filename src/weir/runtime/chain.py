@@ -6,7 +6,7 @@ Comes in: batches for the first operator. Goes out: batches of the last one, thr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -134,11 +134,18 @@ class Chain:
 
     def end(self) -> None:
         """No more rows will come."""
-        self.flush()
-        for index, link in enumerate(self.links):
-            link.operator.end(link.out)
-            for later in self.links[index + 1 :]:
-                later.operator.flush(later.out)
+        for step in self.ending():
+            step()
+
+    def ending(self) -> list[Callable[[], None]]:
+        """The same in steps, one for each operator: before each, nobody may be waiting."""
+        return [self.flush, *(lambda index=index: self._end(index) for index in range(len(self.links)))]
+
+    def _end(self, index: int) -> None:
+        link = self.links[index]
+        link.operator.end(link.out)
+        for later in self.links[index + 1 :]:
+            later.operator.flush(later.out)
 
     def close(self) -> None:
         """Close every operator, also when one of them fails to; the first error is raised at the end."""

@@ -200,7 +200,7 @@ class Subtask(ABC):
         for behind in [*(index for index, _ in self._generators), -1]:
             if self.chain.watermark(END_US, behind=behind) is not None:
                 self.watermark_us = END_US
-        self._left_to_end = deque([self.chain.end, self._finish])
+        self._left_to_end = deque([*self.chain.ending(), self._finish])
         self._go_on_ending()
 
     def _go_on_ending(self) -> bool:
@@ -324,6 +324,7 @@ class InnerSubtask(Subtask):
         *,
         inputs: Sequence[InChannel],
         ports: Sequence[int],
+        timeless: Sequence[int] = (),
         alignment: Alignment,
         rows_max: int,
         bytes_max: int,
@@ -333,7 +334,7 @@ class InnerSubtask(Subtask):
         self._inputs = list(inputs)
         self._ports = list(ports)
         """By channel: which input of the first operator it belongs to."""
-        self._watermarks = WatermarkMerge(len(self._inputs))
+        self._watermarks = WatermarkMerge(len(self._inputs), timeless)
         self._alignment = alignment
         self._rows_max = rows_max
         self._bytes_max = bytes_max

@@ -248,7 +248,7 @@ class _Builder:
     def _inner(self, common: dict[str, Any]) -> Subtask:
         plan, settings = self._config.plan, self._config.settings
         edges = plan.in_edges(self._subtask.vertex)
-        laid = [(edge.port, channel) for edge in edges for channel in plan.in_channels(edge, self._subtask.index)]
+        laid = [(edge, channel) for edge in edges for channel in plan.in_channels(edge, self._subtask.index)]
         channels = [self._ports.transport.into(channel) for _, channel in laid]
         alignment: Alignment
         if self._config.mode == "at_least_once":
@@ -258,7 +258,8 @@ class _Builder:
         return InnerSubtask(
             self._subtask,
             inputs=channels,
-            ports=[port for port, _ in laid],
+            ports=[edge.port for edge, _ in laid],
+            timeless=[i for i, (edge, _) in enumerate(laid) if not edge.has_watermarks],
             alignment=alignment,
             rows_max=settings.batch_rows_max,
             bytes_max=size_bytes(settings.batch_bytes_max),

@@ -9,11 +9,13 @@ Laws:
      it since they were. A channel that was idle and resumes behind the merged watermark
      counts again when it has caught up; its rows are late until then.
   3. When the last channel falls idle, what is known of any of them holds: the greatest.
-  4. An ended channel holds nothing back; when all have ended, so has event time.
+  4. A channel without watermarks holds nothing back, as long as others have some.
+  5. An ended channel holds nothing back; when all have ended, so has event time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from weir.errors import ProtocolViolation
@@ -30,15 +32,22 @@ class _Channel:
     time_us: int = NEVER_US
     is_idle: bool = False
     counts: bool = True
+    is_timeless: bool = False
 
 
 class WatermarkMerge:
     """The watermark of a subtask's inputs."""
 
-    def __init__(self, channel_count: int) -> None:
+    def __init__(self, channel_count: int, timeless: Collection[int] = ()) -> None:
+        """`timeless`: channels on which no watermarks come, such as those of rules that are broadcast."""
         if channel_count < 1:
             raise ProtocolViolation(f"watermarks: {channel_count} channels have no watermark")
-        self._channels = [_Channel() for _ in range(channel_count)]
+        if len(timeless) == channel_count:
+            timeless = ()
+        self._channels = [
+            _Channel(is_idle=channel in timeless, counts=channel not in timeless, is_timeless=channel in timeless)
+            for channel in range(channel_count)
+        ]
         self._merged_us = NEVER_US
 
     @property
@@ -72,7 +81,7 @@ class WatermarkMerge:
     def resumed(self, channel: int) -> None:
         """Rows come again on a channel that was idle."""
         found = self._channels[channel]
-        if found.is_idle:
+        if found.is_idle and not found.is_timeless:
             found.is_idle = False
             found.counts = found.time_us >= self._merged_us
 
@@ -85,8 +94,10 @@ class WatermarkMerge:
         self._merged_us = max(self._merged_us, time_us)
 
     def _grown(self) -> int | None:
-        counting = [channel.time_us for channel in self._channels if channel.counts]
-        merged_us = min(counting) if counting else max(channel.time_us for channel in self._channels)
+        # Ended channels say nothing of the others: event time has ended when all have.
+        still_open = [channel for channel in self._channels if channel.time_us != END_US]
+        counting = [channel.time_us for channel in still_open if channel.counts]
+        merged_us = min(counting) if counting else max((channel.time_us for channel in still_open), default=END_US)
         if merged_us <= self._merged_us:
             return None
         self._merged_us = merged_us

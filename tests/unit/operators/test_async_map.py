@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import random
 import threading
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import polars as pl
@@ -219,6 +219,24 @@ def test_mistakes_are_told_when_the_job_is_written() -> None:
         stream.map_async(doubled, "n long", retry=0)
     with pytest.raises(PlanError, match="timeout must be above zero"):
         stream.map_async(doubled, "n long", timeout=timedelta(0))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_calls_of_what_timers_emit_at_the_end_of_the_input_are_waited_for(seed: int) -> None:
+    class AtTheEnd(weir.ProcessFunction):
+        total = weir.ValueState("long", default=0)
+
+        def process(self, row: Any, context: Any) -> Any:
+            self.total.value += row.n
+            context.timers.at_processing_time(datetime(2100, 1, 1))
+
+        def on_timer(self, time: datetime, context: Any) -> Any:
+            yield self.total.value
+
+    env = environment(seed)
+    totals = numbers(env, 50).key_by("n").process(AtTheEnd(), "n long").map_async(doubled, "n long, twice long")
+    found = collect_local(totals, seed=seed, crash_at=crashes(seed))
+    assert sorted(found["twice"].to_pylist()) == [n * 2 for n in range(50)]
 
 
 def test_calls_can_follow_each_other_in_one_chain() -> None:

@@ -197,3 +197,13 @@ def test_the_broadcast_side_has_no_key(backend: str) -> None:
 
     with pytest.raises(UserCodeError, match="process_broadcast has no key, so neither keyed state nor timers"):
         run_local(alerts(Waiting(), backend))
+
+
+def test_rules_without_event_time_do_not_hold_back_that_of_the_rows() -> None:
+    env = weir.Environment(parallelism=1)
+    rows = env.from_collection(
+        [(1, 5, BEGIN)], "key long, value long, ts timestamp_ntz", watermark=weir.monotonic("ts"), uid="rows"
+    )
+    rules = env.from_collection([(1, 5)], "name long, limit long", uid="rules")
+    rows.key_by("key").connect(rules.broadcast()).process(Rules(), "key long").write(io.Discard(), uid="out")
+    assert {edge.port: edge.has_watermarks for edge in env.plan().edges} == {0: True, 1: False}

@@ -77,3 +77,29 @@ def test_the_merged_watermark_never_goes_back_nor_beyond_a_channel_that_was_neve
         assert merge.time_us >= before
         assert merge.time_us <= min(times[:2])
         before = merge.time_us
+
+
+def test_event_time_has_not_ended_while_an_idle_channel_may_go_on() -> None:
+    merge = WatermarkMerge(2)
+    merge.advanced(0, 5)
+    merge.advanced(1, 9)
+    merge.idle(0)
+    assert merge.time_us == 9
+    assert merge.ended(1) is None
+    merge.resumed(0)
+    assert merge.advanced(0, 12) == 12
+    assert merge.ended(0) == END_US
+
+
+def test_channels_without_watermarks_hold_nothing_back_unless_there_are_no_others() -> None:
+    merge = WatermarkMerge(3, timeless=[2])
+    merge.advanced(0, 5)
+    assert merge.advanced(1, 4) == 4
+    merge.resumed(2)
+    assert merge.advanced(1, 7) == 5
+    assert merge.ended(0) == 7
+    assert merge.ended(1) is None
+    assert merge.ended(2) == END_US
+    alone = WatermarkMerge(2, timeless=[0, 1])
+    assert alone.ended(0) is None
+    assert alone.ended(1) == END_US
