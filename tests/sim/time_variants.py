@@ -8,7 +8,8 @@ from typing import Any
 
 from tests.sim.patching import patched
 from weir.operators.watermarks import AssigningWatermarks
-from weir.operators.window_aggregate import WindowAggregateOperator, _Pane
+from weir.operators.window_aggregate import WindowAggregateOperator
+from weir.operators.window_panes import PaneGroup
 from weir.snapshot.watermarks import WatermarkMerge
 
 
@@ -47,15 +48,15 @@ def window_is_emitted_early() -> AbstractContextManager[None]:
 
 def changed_pane_counts_as_written() -> AbstractContextManager[None]:
     """A pane that was written for a checkpoint is not written again, whatever has come since."""
-    original = _Pane.merge
+    original = PaneGroup.find
 
-    def merge(self: _Pane, columns: Any) -> Any:
+    def find(self: PaneGroup, keys: Any, hashes: Any, panes: Any) -> Any:
         frozen = self.frozen
-        slots = original(self, columns)
+        slots = original(self, keys, hashes, panes)
         self.frozen = frozen
         return slots
 
-    return patched(_Pane, "merge", merge)
+    return patched(PaneGroup, "find", find)
 
 
 def panes_are_forgotten_on_restore() -> AbstractContextManager[None]:

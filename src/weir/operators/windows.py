@@ -61,14 +61,30 @@ class AlignedWindows:
         for start in range(first, last + 1, self.slide_us):
             yield start, start + self.size_us
 
-    def last_end(self, pane_us: int) -> int:
-        """The end of the last window that holds a pane: behind it nobody needs the pane."""
-        last = pane_us - (pane_us - self.offset_us) % self.slide_us
-        return last + self.size_us
+    def each_start(self, panes: Times) -> Iterator[Times]:
+        """The starts of the last windows that hold panes, then of those before, and so on; where windows are not a
+        whole number of slides, the last of all may be of windows that end before the pane."""
+        last = panes - (panes - self.offset_us) % self.slide_us
+        for back_us in range(0, self.size_us, self.slide_us):
+            yield last - back_us
+
+    def starts(self, panes: Times) -> Times:
+        """The starts of all windows that hold any of these panes, some more than once."""
+        found = [starts[panes < starts + self.size_us] for starts in self.each_start(panes)]
+        return np.concatenate(found)
+
+    def last_ends(self, panes: Times) -> Times:
+        """As `last_end`, of many."""
+        return panes - (panes - self.offset_us) % self.slide_us + self.size_us
 
     def pane_starts(self, window_start_us: int) -> range:
         """The panes of a window."""
         return range(window_start_us, window_start_us + self.size_us, self.pane_us)
+
+    def last_end(self, pane_us: int) -> int:
+        """The end of the last window that holds a pane: behind it nobody needs the pane."""
+        last = pane_us - (pane_us - self.offset_us) % self.slide_us
+        return last + self.size_us
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import weir
 from weir import connectors as io
 from weir.errors import PlanError, SchemaError
+from weir.operators import window_aggregate, window_panes
 from weir.operators.windows import AlignedWindows
 from weir.testing import run_local
 
@@ -82,6 +84,55 @@ def test_every_window_is_what_a_batch_query_says(seed: int, size_s: int, slide_s
     windows = weir.sliding(size_s, slide_s, offset=offset_s)
     found = windowed(rows, windows, seed=seed, crash_at=crashes)
     assert found.equals(batch_answer(rows, size_s, slide_s, offset_s))
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(("size_s", "slide_s"), [(1, 1), (10, 10), (6, 2), (5, 3)])
+def test_panes_that_share_a_group_and_leave_it_hold_the_same(
+    seed: int, size_s: int, slide_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)
+    monkeypatch.setattr(window_panes, "OWN_ROWS_MIN", rng.choice([2, 5, 1_000]))
+    monkeypatch.setattr(window_panes, "SHARED_SLOTS_MAX", rng.choice([3, 20]))
+    monkeypatch.setattr(window_panes, "COMPACTED_SLOTS_MIN", 4)
+    monkeypatch.setattr(window_aggregate, "MERGED_SLOTS_MAX", rng.choice([10, 1_000_000]))
+    rows = rows_of(seed)
+    crashes = tuple(rng.sample(range(5, 120), 3)) if seed % 2 else ()
+    found = windowed(rows, weir.sliding(size_s, slide_s), seed=seed, crash_at=crashes, late="x" if seed % 3 else None)
+    assert found.equals(batch_answer(rows, size_s, slide_s))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_refinements_come_to_the_same_in_the_end(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_panes, "OWN_ROWS_MIN", 5)
+    monkeypatch.setattr(window_panes, "SHARED_SLOTS_MAX", 10)
+    rows = rows_of(seed, disorder_s=20.0)  # the watermark expects 3 s only
+    found = windowed(rows, weir.sliding("6s", "3s"), seed=seed, crash_at=(30, 50), lateness="30s")
+    last = found.group_by("key", "window_start", "window_end").agg(pl.col("n", "total").sort_by("n").last())
+    assert len(found) > len(last)
+    assert last.sort("window_start", "key").equals(batch_answer(rows, 6, 3))
+
+
+def test_a_batch_over_thousands_of_panes_takes_no_step_for_each() -> None:
+    count = 30_000
+    rows = pl.DataFrame(
+        {
+            "key": [i % 3 for i in range(count)],
+            "value": [1] * count,
+            "ts": [BEGIN + timedelta(seconds=i) for i in range(count)],
+        }
+    )
+    env = weir.Environment(parallelism=1)
+    stream = env.from_collection(rows, watermark=weir.bounded_disorder("ts", "1000s"), uid="rows")
+    windows = stream.key_by("key").window(weir.sliding("4s", "2s"))
+    windows.agg(n=weir.count(), total=weir.sum("value"), uid="window").write(io.Discard(), uid="out")
+    plan = env.plan()
+    began_s = time.process_time()
+    found = run_local(plan)
+    took_s = time.process_time() - began_s
+    assert pl.DataFrame(found["out"]).sort("window_start", "key").equals(batch_answer(rows, 4, 2))
+    # 15,000 panes and as many windows: with 100 µs for each it would be more than three seconds.
+    assert took_s < 1.5
 
 
 def test_a_window_comes_out_once_its_end_is_passed_and_not_before() -> None:
