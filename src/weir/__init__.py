@@ -7,13 +7,25 @@ These are the public names; everything below weir.connectors and weir.errors is 
 """
 
 from weir import errors
+from weir.api.connected import BroadcastConnectedStream, ConnectedStreams, KeyedConnectedStreams
 from weir.api.environment import Environment
 from weir.api.job import JobHandle, JobResult
 from weir.api.joined import CoGroupedStreams
 from weir.api.keyed import KeyedStream
 from weir.api.stream import Stream
 from weir.api.watermarks import bounded_disorder, monotonic, watermarks_by
-from weir.api.windowed import WindowedStream, sliding, tumbling
+from weir.api.windowed import WindowedStream
+from weir.api.windows import (
+    continuous,
+    count_window,
+    global_window,
+    on_count,
+    on_processing_time,
+    on_watermark,
+    session,
+    sliding,
+    tumbling,
+)
 from weir.config import (
     Checkpoints,
     ExponentialDelay,
@@ -26,9 +38,12 @@ from weir.config import (
 )
 from weir.operators.aggregates import Aggregate, aggregate, avg, count, first, last, max, min, sum
 from weir.operators.by_key import ByKey
-from weir.operators.functions import ProcessFunction
+from weir.operators.calls import Retry
+from weir.operators.functions import BroadcastProcessFunction, CoProcessFunction, ProcessFunction
 from weir.operators.keyed_batches import KeyedBatchFunction
 from weir.operators.watermarks import WatermarkGenerator, WatermarkStrategy
+from weir.operators.window_functions import Window
+from weir.operators.window_triggers import Trigger, WindowState
 from weir.state.descriptors import (
     AggregatingState,
     BroadcastState,
@@ -49,6 +64,9 @@ __all__ = [
     "Environment",
     "Stream",
     "KeyedStream",
+    "ConnectedStreams",
+    "KeyedConnectedStreams",
+    "BroadcastConnectedStream",
     # event time
     "bounded_disorder",
     "monotonic",
@@ -57,6 +75,16 @@ __all__ = [
     "WatermarkStrategy",
     "tumbling",
     "sliding",
+    "session",
+    "count_window",
+    "global_window",
+    "on_watermark",
+    "on_count",
+    "on_processing_time",
+    "continuous",
+    "Trigger",
+    "WindowState",
+    "Window",
     "WindowedStream",
     "CoGroupedStreams",
     # aggregates
@@ -71,8 +99,11 @@ __all__ = [
     "Aggregate",
     # stateful functions
     "ProcessFunction",
+    "CoProcessFunction",
+    "BroadcastProcessFunction",
     "KeyedBatchFunction",
     "ByKey",
+    "Retry",
     "ValueState",
     "ListState",
     "MapState",

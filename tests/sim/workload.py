@@ -344,6 +344,7 @@ def draw_job(rng: random.Random, external: External) -> Job:
         channel_batches_max=rng.choice([1, 2, 8]),
         batch_rows_max=rng.choice([1, 4, 64]),
         buffer_timeout=rng.choice(["0ms", "3ms"]),
+        watermark_interval="1ms",
         heartbeat_interval="10ms",
         heartbeat_timeout="160ms",
         launch_timeout="800ms",

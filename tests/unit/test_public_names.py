@@ -18,10 +18,19 @@ from weir.version import __version__
 NAMES = {
     "Aggregate",
     "AggregatingState",
+    "BroadcastConnectedStream",
+    "BroadcastProcessFunction",
     "BroadcastState",
     "ByKey",
     "Checkpoints",
+    "CoProcessFunction",
+    "ConnectedStreams",
     "CoGroupedStreams",
+    "WatermarkGenerator",
+    "WatermarkStrategy",
+    "bounded_disorder",
+    "monotonic",
+    "watermarks_by",
     "Environment",
     "ExponentialDelay",
     "FailureRate",
@@ -30,6 +39,7 @@ NAMES = {
     "JobHandle",
     "JobResult",
     "KeyedBatchFunction",
+    "KeyedConnectedStreams",
     "KeyedStream",
     "ListState",
     "MapState",
@@ -38,26 +48,42 @@ NAMES = {
     "Pickled",
     "ProcessFunction",
     "ReducingState",
+    "Retry",
     "RocksDb",
     "Settings",
     "Stream",
+    "Trigger",
     "Ttl",
     "ValueState",
+    "Window",
+    "WindowState",
+    "WindowedStream",
     "__version__",
     "aggregate",
     "avg",
+    "continuous",
     "count",
+    "count_window",
     "errors",
     "first",
+    "global_window",
     "last",
     "max",
     "min",
+    "on_count",
+    "on_processing_time",
+    "on_watermark",
+    "session",
+    "sliding",
     "state",
     "sum",
+    "tumbling",
 }
 
 OPTIONS = "uid: 'str | None' = None, name: 'str | None' = None, parallelism: 'int | None' = None"
+WATERMARK = "watermark: 'WatermarkStrategy | None' = None"
 SCHEMA = "schema: 'pa.Schema | str'"
+SIDES = "sides: 'Mapping[str, pa.Schema | str] | None' = None"
 OTHER = "other: 'KeyedStream'"
 SUFFIX = "suffix: 'str' = '_right'"
 LATE = "late_left: 'str | None' = None, late_right: 'str | None' = None"
@@ -70,21 +96,23 @@ SIGNATURES = {
         " settings: 'Settings | None' = None, backend: 'Backend | None' = None,"
         " name: 'str' = 'weir-job') -> 'None'"
     ),
-    "Environment.read": f"(self, source: 'Source', *, {OPTIONS}) -> 'Stream'",
+    "Environment.read": f"(self, source: 'Source', *, {WATERMARK}, {OPTIONS}) -> 'Stream'",
     "Environment.from_collection": (
-        f"(self, rows: 'Iterable[Any]', schema: 'pa.Schema | str | None' = None, *, {OPTIONS}) -> 'Stream'"
+        f"(self, rows: 'Iterable[Any]', schema: 'pa.Schema | str | None' = None, *, {WATERMARK}, {OPTIONS}) -> 'Stream'"
     ),
     "Environment.generate": (
-        f"(self, count: 'int | None', make: 'Callable[[Any], Any]', {SCHEMA}, *,"
-        f" rate: 'float | None' = None, {OPTIONS}) -> 'Stream'"
+        f"(self, count: 'int | None', make: 'Callable[[Any], Any]', schema: 'pa.Schema | str',"
+        f" *, rate: 'float | None' = None, {WATERMARK}, {OPTIONS}) -> 'Stream'"
     ),
-    "Environment.from_dataframe": f"(self, dataframe: 'DataFrame', *, {OPTIONS}) -> 'Stream'",
+    "Environment.from_dataframe": f"(self, dataframe: 'DataFrame', *, {WATERMARK}, {OPTIONS}) -> 'Stream'",
     "Environment.plan": "(self) -> 'Plan'",
     "Environment.explain": "(self, format: 'Format' = 'text') -> 'str'",
     "Environment.run": (
         f"(self, name: 'str | None' = None, *, {STARTING}, progress: 'Progress' = None) -> 'JobResult'"
     ),
     "Environment.submit": f"(self, name: 'str | None' = None, *, {STARTING}) -> 'JobHandle'",
+    "Stream.side": "(self, tag: 'str') -> 'Stream'",
+    "Stream.with_watermarks": f"(self, strategy: 'WatermarkStrategy', *, {OPTIONS}) -> 'Stream'",
     "Stream.select": f"(self, *expressions: 'pl.Expr | str', {OPTIONS}, **named: 'Any') -> 'Stream'",
     "Stream.with_columns": f"(self, *expressions: 'pl.Expr | str', {OPTIONS}, **named: 'Any') -> 'Stream'",
     "Stream.filter": f"(self, condition: 'pl.Expr | Callable[[Any], bool]', *, {OPTIONS}) -> 'Stream'",
@@ -94,10 +122,20 @@ SIGNATURES = {
     ),
     "Stream.map": f"(self, function: 'Callable[[Any], Any]', {SCHEMA}, *, {OPTIONS}) -> 'Stream'",
     "Stream.flat_map": f"(self, function: 'Callable[[Any], Any]', {SCHEMA}, *, {OPTIONS}) -> 'Stream'",
+    "Stream.map_async": (
+        f"(self, function: 'Callable[[Any], Awaitable[Any]]', {SCHEMA}, *, ordered: 'bool' = True,"
+        " capacity: 'int' = 100, timeout: 'Duration' = '10s', retry: 'Retry | int | None' = None,"
+        f" failed: 'str | None' = None, {OPTIONS}) -> 'Stream'"
+    ),
+    "Stream.connect": "(self, other: 'Stream') -> 'ConnectedStreams'",
     "Stream.key_by": "(self, *columns: 'str') -> 'KeyedStream'",
     "Stream.union": "(self, *others: 'Stream') -> 'Stream'",
     "Stream.rebalance": "(self) -> 'Stream'",
     "Stream.broadcast": "(self) -> 'Stream'",
+    "Stream.window": (
+        "(self, windows: 'Windows', *, lateness: 'Duration' = 0, late: 'str | None' = None,"
+        " trigger: 'Trigger | None' = None) -> 'WindowedStream'"
+    ),
     "Stream.write": f"(self, sink: 'Sink', *, {OPTIONS}) -> 'None'",
     "Stream.print": f"(self, *, {OPTIONS}) -> 'None'",
     "Stream.collect": "(self, path: 'str | None' = None) -> 'pa.Table'",
@@ -121,16 +159,32 @@ SIGNATURES = {
     "CoGroupedStreams.apply": (
         f"(self, function: 'Callable[[pl.DataFrame, pl.DataFrame], Any]', {SCHEMA}, *, {OPTIONS}) -> 'Stream'"
     ),
+    "KeyedStream.window": (
+        "(self, windows: 'Windows', *, lateness: 'Duration' = 0, late: 'str | None' = None,"
+        " trigger: 'Trigger | None' = None) -> 'WindowedStream'"
+    ),
     "KeyedStream.count": f"(self, column: 'str' = 'count', *, {OPTIONS}) -> 'Stream'",
     "KeyedStream.sum": f"(self, *columns: 'str', {OPTIONS}) -> 'Stream'",
     "KeyedStream.reduce": f"(self, function: 'Callable[[Any, Any], Any]', *, {OPTIONS}) -> 'Stream'",
     "KeyedStream.process": (
         f"(self, function: 'ProcessFunction | Callable[[Any, Any], Any]', {SCHEMA}, *,"
-        f" state: 'Mapping[str, StateDescriptor] | None' = None, {OPTIONS}) -> 'Stream'"
+        f" state: 'Mapping[str, StateDescriptor] | None' = None, {SIDES}, {OPTIONS}) -> 'Stream'"
     ),
     "KeyedStream.process_batches": (
         f"(self, function: 'KeyedBatchFunction | Callable[[Any, Any], Any]', {SCHEMA}, *,"
         f" state: 'Mapping[str, ValueState] | None' = None, kind: 'BatchKind' = 'polars', {OPTIONS}) -> 'Stream'"
+    ),
+    "KeyedStream.connect": (
+        "(self, other: 'KeyedStream | Stream') -> 'KeyedConnectedStreams | BroadcastConnectedStream'"
+    ),
+    "ConnectedStreams.key_by": (
+        "(self, left: 'str | Sequence[str]', right: 'str | Sequence[str] | None' = None) -> 'KeyedConnectedStreams'"
+    ),
+    "KeyedConnectedStreams.process": (
+        f"(self, function: 'CoProcessFunction', {SCHEMA}, *, {SIDES}, {OPTIONS}) -> 'Stream'"
+    ),
+    "BroadcastConnectedStream.process": (
+        f"(self, function: 'BroadcastProcessFunction', {SCHEMA}, *, {SIDES}, {OPTIONS}) -> 'Stream'"
     ),
     "JobHandle.wait": "(self, timeout: 'float | None' = None) -> 'str'",
     "JobHandle.cancel": "(self) -> 'None'",
@@ -146,8 +200,11 @@ SIGNATURES = {
 
 PROPERTIES = {
     "Environment": {"parallelism", "spark"},
-    "Stream": {"columns", "schema"},
+    "Stream": {"columns", "schema", "time_column"},
     "KeyedStream": {"keys", "schema"},
+    "ConnectedStreams": set(),
+    "KeyedConnectedStreams": set(),
+    "BroadcastConnectedStream": set(),
     "JobHandle": {"error", "name", "status"},
 }
 

@@ -26,7 +26,7 @@ from weir.operators.join_interval import IntervalJoin
 from weir.operators.join_output import How, JoinLayout
 from weir.operators.join_side import JoinSide
 from weir.operators.join_window import CoGroup, WindowJoin, window_fields
-from weir.operators.window_aggregate import END
+from weir.operators.window_definition import END
 from weir.operators.windows import AlignedWindows
 
 if TYPE_CHECKING:

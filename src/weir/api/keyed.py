@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from weir.api import joined
 from weir.api.build import Options
+from weir.api.upstream import Upstream
 from weir.config import Duration
 from weir.errors import PlanError
 from weir.operators import aggregates as of
@@ -24,11 +25,13 @@ from weir.operators.join_output import How
 from weir.operators.keyed_batches import KeyedBatches, KeyedBatchFunction
 from weir.operators.process import ProcessRows
 from weir.operators.reduce import ReduceRows
-from weir.operators.windows import AlignedWindows
+from weir.operators.window_triggers import Trigger
+from weir.operators.windows import AlignedWindows, Windows
 from weir.state.descriptor_base import StateDescriptor
 from weir.state.descriptors import ValueState
 
 if TYPE_CHECKING:
+    from weir.api.connected import BroadcastConnectedStream, KeyedConnectedStreams
     from weir.api.stream import Stream
     from weir.api.windowed import WindowedStream
 
@@ -81,16 +84,27 @@ class KeyedStream:
             make_combine=lambda: PartialAggregate(self._keys, chosen, self.schema),
         )
 
-    def window(self, windows: AlignedWindows, *, lateness: Duration = 0, late: str | None = None) -> WindowedStream:
-        """By windows of event time: `weir.tumbling("10s")`, `weir.sliding("60s", "10s")`.
+    def window(
+        self,
+        windows: Windows,
+        *,
+        lateness: Duration = 0,
+        late: str | None = None,
+        trigger: Trigger | None = None,
+    ) -> WindowedStream:
+        """By windows of event time: `weir.tumbling("10s")`, `weir.sliding("60s", "10s")`, `weir.session("30s")`; or
+        `weir.count_window(100)` and `weir.global_window()`.
 
         lateness: how long behind its end a window is kept; rows that come by then change it, and it is emitted again
         late:     a tag: rows that are later still go to this side output of the result (`result.side(tag)`); otherwise
                   they are left out, and counted in the metrics
+        trigger:  when windows come out early, such as `weir.continuous("1s")`; a later result replaces an early one.
+                  With `.purging()` it does not: each is of the rows since the one before. Sliding windows take
+                  `continuous` and `on_processing_time`; sliding and session windows cannot purge.
         """
         from weir.api.windowed import WindowedStream
 
-        return WindowedStream(self, windows, lateness=lateness, late=late)
+        return WindowedStream(self, windows, lateness=lateness, late=late, trigger=trigger)
 
     def interval_join(
         self,
@@ -253,6 +267,7 @@ class KeyedStream:
         schema: pa.Schema | str,
         *,
         state: Mapping[str, StateDescriptor] | None = None,
+        sides: Mapping[str, pa.Schema | str] | None = None,
         uid: str | None = None,
         name: str | None = None,
         parallelism: int | None = None,
@@ -260,7 +275,8 @@ class KeyedStream:
         """Call a ProcessFunction, or a plain function of (row, state), with each row and the state of its key.
 
         The function yields rows, or returns one, a list of them, or None. A plain function's states are given
-        in `state`; a ProcessFunction declares them as class attributes.
+        in `state`; a ProcessFunction declares them as class attributes, and may set timers and use side outputs:
+        `sides` has the schema of each by its tag, `context.side(tag, row)` fills it, `result.side(tag)` reads it.
 
         >>> import weir
         >>> def first_bid(bid, state):
@@ -274,10 +290,24 @@ class KeyedStream:
         """
         return self._stream._apply(
             "process",
-            lambda: ProcessRows(self._keys, function, schema, state),
+            lambda: ProcessRows(self._keys, function, schema, state, sides=sides, time=event_time(self._upstream)),
             Options(uid, name, parallelism),
             upstream=self._upstream,
         )
+
+    def connect(self, other: KeyedStream | Stream) -> KeyedConnectedStreams | BroadcastConnectedStream:
+        """With another keyed stream, to share state by key; or with a broadcast one, `rules.broadcast()`.
+
+        >>> import weir
+        >>> env = weir.Environment()
+        >>> bids = env.from_collection([(1, 250)], "auction long, price long")
+        >>> rules = env.from_collection([("dear", 100)], "name string, price long")
+        >>> bids.key_by("auction").connect(rules.broadcast())
+        Stream[auction bigint, price bigint].key_by('auction').connect(Stream[name string, price bigint].broadcast())
+        """
+        from weir.api.connected import connect_keyed
+
+        return connect_keyed(self, other)
 
     def process_batches(
         self,
@@ -312,6 +342,11 @@ class KeyedStream:
             Options(uid, name, parallelism),
             upstream=self._upstream,
         )
+
+
+def event_time(upstream: Upstream) -> tuple[str, int] | None:
+    """Where the rows have their event time, as operators are told it."""
+    return None if upstream.time is None else (upstream.time.name, upstream.time.offset_us)
 
 
 def checked_aggregates(aggregates: Mapping[str, Aggregate]) -> Mapping[str, Aggregate]:

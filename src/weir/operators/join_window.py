@@ -26,7 +26,7 @@ from weir.operators.join_runs import Run, matches
 from weir.operators.join_side import JoinSide, check_same_keys, gathered
 from weir.operators.polars_bridge import to_polars
 from weir.operators.user_code import operator_label, user_code_error
-from weir.operators.window_aggregate import END, START
+from weir.operators.window_definition import END, START
 from weir.operators.windows import AlignedWindows
 from weir.schema import parse_schema
 from weir.state.hashing import take_rows

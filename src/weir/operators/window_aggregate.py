@@ -16,16 +16,14 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from weir.errors import CheckpointError, ProtocolViolation, SchemaError
+from weir.errors import CheckpointError, ProtocolViolation
 from weir.operators.aggregate import JUDGED_ROWS_MIN, PASSED_ROWS, WORTHWHILE_RATIO_MAX
-from weir.operators.aggregate_base import Aggregate
 from weir.operators.aggregate_frames import distinct
 from weir.operators.aggregate_layout import AggregateLayout, check_same_columns
 from weir.operators.aggregate_state import Accumulators, blamed, in_batches
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
-from weir.operators.builtin_aggregates import Count
 from weir.operators.user_code import operator_label
-from weir.operators.watermarks import check_time_column, times_us
+from weir.operators.window_definition import WindowDefinition, shown
 from weir.operators.windows import AlignedWindows
 from weir.snapshot.watermarks import NEVER_US
 from weir.state.frozen import KEY_GROUP_COLUMN
@@ -39,86 +37,56 @@ STATE = "panes"
 PANE = "__pane"
 """The column with the start of a pane, in microseconds."""
 
-ROWS = "__rows"
-"""The hidden aggregate that counts rows, so that late ones can be counted."""
-
 HELD_KEYS_MAX = 262_144
 """Keys, over all panes, that the first half holds before it emits them unasked."""
 
-START, END = "window_start", "window_end"
-
 
 @dataclass(frozen=True, eq=False)
-class WindowDefinition:
-    """What both halves know. `time_offset_us` is added to the column of times."""
+class _WindowSpec(OperatorSpec):
+    """What both halves know."""
 
-    windows: AlignedWindows
-    keys: Sequence[str]
-    aggregates: Mapping[str, Aggregate]
-    input_schema: pa.Schema
-    time: str
-    time_offset_us: int = 0
+    of: WindowDefinition
 
     @cached_property
-    def layout(self) -> AggregateLayout:
-        """Of the accumulators of one pane."""
-        check_time_column(self.time, self.input_schema)
-        layout = AggregateLayout(tuple(self.keys), {**self.aggregates, ROWS: Count()}, self.input_schema)
-        layout.check()
-        if taken := {START, END} & {*self.keys, *self.aggregates}:
-            raise SchemaError(f"a window has a column {sorted(taken)[0]!r} of its own; rename the other")
-        return layout
+    def windows(self) -> AlignedWindows:
+        assert isinstance(self.of.windows, AlignedWindows)
+        return self.of.windows
 
     @cached_property
     def combined(self) -> pa.Schema:
         """What travels: the pane, keys and accumulators."""
-        return pa.schema([pa.field(PANE, pa.int64()), *self.layout.combined])
-
-    def panes_of(self, batch: pa.RecordBatch) -> Ints:
-        times: Ints = times_us(batch.column(self.time)).to_numpy()
-        return self.windows.panes(times + self.time_offset_us if self.time_offset_us else times)
+        return pa.schema([pa.field(PANE, pa.int64()), *self.of.layout.combined])
 
 
-@dataclass(frozen=True, eq=False)
-class PartialWindowAggregate(OperatorSpec):
+class PartialWindowAggregate(_WindowSpec):
     """Rows to accumulators by pane, combined by key as far as that pays."""
-
-    of: WindowDefinition
 
     def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         check_same_columns(self.of.input_schema, inputs, "the first half of a window")
-        return self.of.combined
+        return self.combined
 
     def make(self) -> PartialWindowAggregateOperator:
         return PartialWindowAggregateOperator(self)
 
 
 @dataclass(frozen=True, eq=False)
-class WindowAggregate(OperatorSpec):
+class WindowAggregate(_WindowSpec):
     """Panes to windows.
 
     lateness_us: how long behind its end a window is kept, and emitted again when late rows change it
     late:        the tag of the side output for rows that are too late; then this takes rows, without a first half
     """
 
-    of: WindowDefinition
     lateness_us: int = 0
     late: str | None = None
 
     def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        expected = self.of.combined if self.late is None else self.of.input_schema
+        expected = self.combined if self.late is None else self.of.input_schema
         check_same_columns(expected, inputs, "the second half of a window")
-        return self.output
+        return self.of.output
 
     def sides(self, inputs: Sequence[pa.Schema]) -> Mapping[str, pa.Schema]:
-        return {} if self.late is None else {self.late: self.of.input_schema}
-
-    @cached_property
-    def output(self) -> pa.Schema:
-        fields = list(self.of.layout.output)[:-1]
-        width = len(self.of.layout.keys)
-        kind = pa.timestamp("us", self.of.input_schema.field(self.of.time).type.tz)
-        return pa.schema([*fields[:width], pa.field(START, kind), pa.field(END, kind), *fields[width:]])
+        return {} if self.late is None else {self.late: shown(self.of.input_schema)}
 
     @cached_property
     def stored(self) -> pa.Schema:
@@ -175,7 +143,9 @@ class _Pane:
     def freeze(self, pane_us: int) -> FrozenPane:
         if self.frozen is None:
             everything = np.arange(len(self))
-            self.frozen = FrozenPane(pane_us, self.index.freeze(), self.accumulators.read(everything))
+            starts = pa.array(np.full(len(self), pane_us, np.int64))
+            columns = [starts, *self.accumulators.read(everything)]
+            self.frozen = FrozenPane(f"p{pane_us % (1 << 64):x}", self.index.freeze(), columns)
         return self.frozen
 
 
@@ -196,7 +166,7 @@ class PartialWindowAggregateOperator(Operator):
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         if not batch.num_rows:
             return
-        panes = self._spec.of.panes_of(batch)
+        panes = self._spec.windows.panes(self._spec.of.times_of(batch))
         if self._rows_to_pass <= 0 and sum(map(len, self._held.values())) + batch.num_rows > HELD_KEYS_MAX:
             self.flush(out)
         if self._rows_to_pass > 0:  # nothing is held now, so that no row overtakes another
@@ -215,7 +185,7 @@ class PartialWindowAggregateOperator(Operator):
             keys += len(pane)
             for slots in in_batches(np.arange(len(pane))):
                 column = pa.array(np.full(len(slots), pane_us, np.int64))
-                out(pa.RecordBatch.from_arrays([column, *pane.columns(slots)], schema=self._spec.of.combined))
+                out(pa.RecordBatch.from_arrays([column, *pane.columns(slots)], schema=self._spec.combined))
         self._held = {}
         if self._may_pass and self._rows_in >= JUDGED_ROWS_MIN and keys > WORTHWHILE_RATIO_MAX * self._rows_in:
             self._rows_to_pass = PASSED_ROWS
@@ -233,7 +203,7 @@ class PartialWindowAggregateOperator(Operator):
         keys = [batch.column(field.name).cast(field.type) for field in self._layout.key_schema]
         with blamed(self._context):
             arrays = [array for aggregate in self._layout.aggregates.values() for array in aggregate.lift(batch)]
-        return pa.RecordBatch.from_arrays([pa.array(panes), *keys, *arrays], schema=self._spec.of.combined)
+        return pa.RecordBatch.from_arrays([pa.array(panes), *keys, *arrays], schema=self._spec.combined)
 
 
 class WindowAggregateOperator(Operator):
@@ -241,7 +211,7 @@ class WindowAggregateOperator(Operator):
 
     def __init__(self, spec: WindowAggregate) -> None:
         self._spec = spec
-        self._windows = spec.of.windows
+        self._windows = spec.windows
         self._panes: dict[int, _Pane] = {}
         self._watermark_us = NEVER_US
         self._changed: dict[int, list[Ints]] = {}
@@ -263,7 +233,9 @@ class WindowAggregateOperator(Operator):
         if not batch.num_rows:
             return
         takes_rows = self._spec.late is not None
-        panes: Ints = self._spec.of.panes_of(batch) if takes_rows else batch.column(PANE).to_numpy()
+        panes: Ints = (
+            self._spec.windows.panes(self._spec.of.times_of(batch)) if takes_rows else batch.column(PANE).to_numpy()
+        )
         for pane_us, part in by_pane(batch, panes):
             if self._is_late(pane_us):
                 self._leave_out(part)
@@ -312,11 +284,11 @@ class WindowAggregateOperator(Operator):
 
     def _leave_out(self, part: pa.RecordBatch) -> None:
         if self._spec.late is None:
-            self.rows_late += int(part.column(part.num_columns - 1).to_numpy().sum())
+            self.rows_late += int(part.column(1 + len(self._spec.of.keys) + self._spec.of.rows_at).to_numpy().sum())
             return
         self.rows_late += part.num_rows
         if (side := self.sides.get(self._spec.late)) is not None:
-            side(part)
+            side(part.select(shown(self._spec.of.input_schema).names))
 
     def _fire(self, start_us: int, end_us: int, out: Emit, *, only: Sequence[pa.Array] | None = None) -> None:
         """Emit a window. `only`: of these keys, which may repeat themselves."""
@@ -336,13 +308,8 @@ class WindowAggregateOperator(Operator):
             out(self._result(whole, slots, start_us=start_us, end_us=end_us))
 
     def _result(self, pane: _Pane, slots: Ints, *, start_us: int, end_us: int) -> pa.RecordBatch:
-        schema, width = self._spec.output, len(self._spec.of.layout.keys)
-        bounds = [
-            pa.array(np.full(len(slots), bound, np.int64)).view(schema.field(width + i).type)
-            for i, bound in enumerate((start_us, end_us))
-        ]
-        values = pane.accumulators.values(slots)[:-1]
-        return pa.RecordBatch.from_arrays([*pane.index.keys(slots), *bounds, *values], schema=schema)
+        bounds = [np.full(len(slots), bound, np.int64) for bound in (start_us, end_us)]
+        return self._spec.of.result(pane.index.keys(slots), *bounds, values=pane.accumulators.values(slots))
 
     def _take_over(self, table: pa.Table) -> None:
         if (verdict := self._spec.verdict(STATE, table.schema)) not in ("same", "evolved"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -68,3 +69,38 @@ class AlignedWindows:
     def pane_starts(self, window_start_us: int) -> range:
         """The panes of a window."""
         return range(window_start_us, window_start_us + self.size_us, self.pane_us)
+
+
+@dataclass(frozen=True)
+class SessionWindows:
+    """Windows that last as long as rows of a key come less than `gap_us` apart: from the first row to the last, and the
+    gap."""
+
+    gap_us: int
+
+    def __post_init__(self) -> None:
+        if self.gap_us <= 0:
+            raise PlanError("the gap that ends a session must be above zero")
+
+
+@dataclass(frozen=True)
+class CountWindows:
+    """The last `size` rows of a key, whenever `every` more have come. Size None: all rows so far."""
+
+    size: int | None
+    every: int
+
+    def __post_init__(self) -> None:
+        for what, number in (("its size", self.size), ("every", self.every)):
+            if number is not None and (not isinstance(number, int) or number < 1):
+                raise PlanError(f"count_window: {what} is {number!r}; it must be a whole number of at least 1")
+        if self.size is not None and self.every > self.size:
+            raise PlanError(f"count_window: {self.size} rows every {self.every} would leave rows out")
+
+
+@dataclass(frozen=True)
+class GlobalWindows:
+    """One window for all rows of a key; it never ends, so that a trigger says when it comes out."""
+
+
+Windows: TypeAlias = "AlignedWindows | SessionWindows | CountWindows | GlobalWindows"

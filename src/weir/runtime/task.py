@@ -18,6 +18,7 @@ from weir.errors import JobError, TaskLost, WeirError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime import layout
+from weir.runtime.calls import ThreadedCalls
 from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
 from weir.runtime.control import ControlClient, RemoteStorage
 from weir.runtime.exchange import TaskTransport
@@ -122,6 +123,7 @@ class _Task:
             self._background,
             storage,
             None if self._directory is None else self._directory.path,
+            lambda function, policy: ThreadedCalls(function, policy, wake=self._mailbox.wake),
         )
         self._worker = Worker(config, ports)
         if deploy.restore is not None and deploy.origin is not None:

@@ -60,6 +60,9 @@ class Backend(Protocol):
     def keys(self, columns: Sequence[pa.Array]) -> list[Key]:
         """The keys of a batch's rows, from its key columns; equal keys are equal Python values."""
 
+    def columns(self, keys: Sequence[Key]) -> list[pa.Array]:
+        """The key columns of a state table, from at least one key. Safe to call from another thread."""
+
     def shown(self, key: Key) -> Any:
         """A key as users know it."""
 

@@ -101,16 +101,16 @@ class View:
                     piece, held = list(compress(piece, kept)), list(compress(held, kept))
                 yield piece, held
 
-    def copy(self, breathe: Callable[[], None], *, in_place: bool) -> Sequence[Piece]:
+    def copy(self, *, in_place: bool) -> Sequence[Piece]:
         """The pieces, made by the first call. Unless values may be changed `in_place`, the layers are merged from then
-        on: the sooner that is, the less there is to merge."""
+        on. That must be soon, so this does not pause: a layer on top that grew large would hold up the stream whenever
+        Python makes more room for it."""
         if self._copy is None:
             copy = []
             for piece in self.pieces():
                 for column in piece:
                     untrack(column)
                 copy.append(piece)
-                breathe()
             self._copy = copy
             if not in_place:
                 self._layers = ()

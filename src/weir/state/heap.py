@@ -66,6 +66,9 @@ class HeapBackend:
     def keys(self, columns: Sequence[pa.Array]) -> list[Key]:
         return self._codec.keys(columns)
 
+    def columns(self, keys: Sequence[Key]) -> list[pa.Array]:
+        return self._codec.columns(keys)
+
     def shown(self, key: Key) -> Any:
         return self._codec.shown(key)
 

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from weir.snapshot.messages import StatePart
 from weir.state.backend import Key
 from weir.state.cells import View
-from weir.state.frozen import FrozenState, StateWriter, write_tables
+from weir.state.frozen import FrozenState
 from weir.state.hashing import hash_keys, key_groups
 from weir.state.held_forms import HeldForm
 from weir.state.key_codec import KeyCodec
@@ -40,30 +39,23 @@ class FrozenHeap(FrozenState):
         self._now_ms = now_ms
 
     def tables(self) -> Iterator[pa.Table]:
-        return self._tables(lambda: None)
-
-    def write(self, out: StateWriter) -> StatePart:
-        return write_tables(self._tables(out.breathe), out)
-
-    def export(self, out: StateWriter) -> StatePart:
-        return self.write(out)
+        self._view.expired.clear()
+        copy = self._view.copy(in_place=self._form.in_place)
+        # Pieces may be empty: of those whose every key was changed again, or is gone.
+        pieces = [piece for piece in copy if piece[0]]
+        if not pieces:
+            yield self._table([], [])
+        for keys, held in pieces:
+            if self._form.keys_at_once is None:
+                yield self._table(keys, held)
+            else:
+                yield from self._cut(keys, held, self._form.keys_at_once)
 
     def discard(self, breathe: Callable[[], None]) -> None:
         self._view.discard(breathe)
 
     def released(self) -> None:
         self._view.release()
-
-    def _tables(self, breathe: Callable[[], None]) -> Iterator[pa.Table]:
-        self._view.expired.clear()
-        copy = self._view.copy(breathe, in_place=self._form.in_place)
-        if not copy:
-            yield self._table([], [])
-        for keys, held in copy:
-            if self._form.keys_at_once is None:
-                yield self._table(keys, held)
-            else:
-                yield from self._cut(keys, held, self._form.keys_at_once)
 
     def _cut(self, keys: list[Key], held: list[Any], step: int) -> Iterator[pa.Table]:
         """The same for keys that may have many rows each."""

@@ -18,7 +18,7 @@ from weir.errors import CheckpointError
 from weir.snapshot.messages import Json, StatePart
 from weir.state.backend import KeyCursor
 from weir.state.cells import Cells, Layers, View
-from weir.state.container_handles import CellList, CellMap
+from weir.state.container_handles import CellList, CellMap, GuardedMap
 from weir.state.descriptors import BroadcastState, OperatorListState, OperatorState
 from weir.state.frozen import FrozenState, RestoredPart, RestoredState, StateWriter, read_arrow, write_tables
 from weir.state.tables import TableLayout, shape_of
@@ -106,7 +106,7 @@ def _handle(state: OperatorState) -> CellList | CellMap:
     if isinstance(state, OperatorListState):
         return CellList(state, cursor, keyed=False)
     if isinstance(state, BroadcastState):
-        return CellMap(state, cursor, keyed=False)
+        return GuardedMap(state, cursor, keyed=False)
     raise TypeError(f"{state!r} is no operator state")
 
 

@@ -16,32 +16,42 @@ from weir.snapshot.messages import FileRef, StatePart
 from weir.state.frozen import ARROW, FrozenState, StateWriter, encode_table
 from weir.state.hashing import key_groups
 from weir.state.key_index import FrozenKeys
+from weir.state.xxhash64 import Ints
 
 PIECE_ROWS = 65_536
 
 
 class FrozenPane:
-    """One pane as it was, and the file that a completed checkpoint holds of it, if one does."""
+    """One pane as it was, and the file that a completed checkpoint holds of it, if one does.
 
-    def __init__(self, pane_us: int, keys: FrozenKeys, accumulators: Sequence[pa.Array]) -> None:
-        self.pane_us = pane_us
+    name:    of the file, unique among the panes of a subtask; letters and digits
+    columns: what is stored besides the keys, one row for each key, or for each of `numbers`
+    numbers: by row: which of the keys is its own
+    """
+
+    def __init__(
+        self, name: str, keys: FrozenKeys, columns: Sequence[pa.Array], *, numbers: Ints | None = None
+    ) -> None:
+        self.name = name
         self._keys = keys
-        self._accumulators = list(accumulators)
+        self._columns = list(columns)
+        self._numbers = numbers
         self.file: FileRef | None = None
         """Set when the checkpoint is complete that it was written for."""
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._keys) if self._numbers is None else len(self._numbers)
 
     def table(self, schema: pa.Schema, max_parallelism: int) -> pa.Table:
         """Sorted by key group."""
-        groups = key_groups(self._keys.hashes, max_parallelism)
+        numbers = self._numbers
+        hashes = self._keys.hashes
+        groups = key_groups(hashes if numbers is None else hashes[numbers], max_parallelism)
         order = np.argsort(groups, kind="stable")
         columns = [
             pa.array(groups[order].astype(np.int32)),
-            *self._keys.keys(order),
-            pa.array(np.full(len(order), self.pane_us, np.int64)),
-            *(array.take(pa.array(order)) for array in self._accumulators),
+            *self._keys.keys(order if numbers is None else numbers[order]),
+            *(array.take(pa.array(order)) for array in self._columns),
         ]
         return pa.table(columns, schema=schema)
 
@@ -67,19 +77,18 @@ class FrozenPanes(FrozenState):
     def write(self, out: StateWriter) -> StatePart:
         files: dict[str, FileRef] = {}
         for pane in self._panes:
-            name = str(pane.pane_us)
             if pane.file is None:
                 table = pane.table(self._schema, self._max_parallelism)
-                files[name] = out.put(f"p{pane.pane_us % (1 << 64):x}", encode_table(table), shared=True)
+                files[pane.name] = out.put(pane.name, encode_table(table), shared=True)
             else:
-                files[name] = pane.file
+                files[pane.name] = pane.file
             out.breathe()
         return StatePart(PANES, files)
 
     def confirmed(self, part: StatePart) -> None:
         for pane in self._panes:
             if pane.file is None:
-                pane.file = part.files.get(str(pane.pane_us))
+                pane.file = part.files.get(pane.name)
 
 
 PANES = ARROW

@@ -49,6 +49,9 @@ class RocksBackend(HeapBackend):
     def keys(self, columns: Sequence[pa.Array]) -> list[Key]:
         return self._encoded.encode(columns)
 
+    def columns(self, keys: Sequence[Key]) -> list[pa.Array]:
+        return self._encoded.decode(keys)[1]
+
     def shown(self, key: Key) -> Any:
         return self._encoded.shown(key)
 

@@ -122,12 +122,12 @@ def test_once_its_entries_are_copied_a_view_no_longer_keeps_the_layers_apart() -
     held.data[0] = 2
     state.tidy(9, no_expiry)
     assert held.data.below
-    copied = view.copy(lambda: None, in_place=False)
+    copied = view.copy(in_place=False)
     assert copied == [([0, 1, 2], [1, 1, 1])] and not any(map(gc.is_tracked, copied[0]))
     state.tidy(9, no_expiry)
     assert not held.data.below and held.data == {0: 2, 1: 1, 2: 1}
     held.data[1] = 2
-    assert view.copy(lambda: None, in_place=False) == [([0, 1, 2], [1, 1, 1])]
+    assert view.copy(in_place=False) == [([0, 1, 2], [1, 1, 1])]
     view.discard(lambda: None)
     assert copied == []
     view.release()
@@ -137,7 +137,7 @@ def test_what_may_be_changed_in_place_is_not_merged_before_the_view_is_released(
     state, held = layers()
     held.data[1] = [1]
     view = state.freeze()
-    [(keys, (values,))] = view.copy(lambda: None, in_place=True)
+    [(keys, (values,))] = view.copy(in_place=True)
     held.data.own(1).append(2)
     state.tidy(9, no_expiry)
     held.data.own(1).append(3)
