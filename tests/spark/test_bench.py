@@ -14,6 +14,7 @@ from weir.service.bench import keyed_data
 from weir.service.bench.checkpoint_cost import run_checkpoint_cost
 from weir.service.bench.filtering import run_filter
 from weir.service.bench.harness import Options, Report
+from weir.service.bench.interval_join import run_interval_join
 from weir.service.bench.keyed import run_keyed_batches, run_keyed_process, run_keyed_sum
 from weir.service.bench.latency import run_latency
 from weir.service.bench.recovery import run_recovery
@@ -23,7 +24,9 @@ REQUIRED = {"workload", "events", "seconds", "events_per_s", "checkpoints", "ver
 
 
 @pytest.mark.parametrize(
-    "workload", [run_filter, run_keyed_sum, run_keyed_process, run_keyed_batches], ids=lambda run: run.__name__
+    "workload",
+    [run_filter, run_keyed_sum, run_keyed_process, run_keyed_batches, run_interval_join],
+    ids=lambda run: run.__name__,
 )
 def test_a_throughput_workload_verifies_itself(
     workload: Callable[[Options], Report], embedded: Any, tmp_path: Path

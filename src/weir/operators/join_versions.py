@@ -112,7 +112,7 @@ class Versions:
                 self.add(batch.select(self.side.schema.names).cast(self.side.schema), watermark_us=watermark_us)
 
     def _run(self, hashes: Words, times: Ints, batch: pa.RecordBatch, watermark_us: int) -> VersionRun:
-        order = np.lexsort((times, hashes))
+        order = _by_hash_and_time(hashes, times)
         times = times[order]
         is_open = 2 * int(np.count_nonzero(times > watermark_us)) > len(times)
         return VersionRun(hashes[order], times, take_rows(batch, order), int(times.max()) if is_open else None)
@@ -162,6 +162,22 @@ class Versions:
             done.append((rows[equal], positions[equal]))
             rows, starts, positions = rows[~equal], starts[~equal], positions[~equal] - 1
         return np.concatenate([found for found, _ in done]), np.concatenate([place for _, place in done])
+
+
+def _by_hash_and_time(hashes: Words, times: Ints) -> Ints:
+    """The same as np.lexsort((times, hashes)), which takes longer where runs that are sorted follow each other."""
+    order = np.argsort(hashes, kind="stable")
+    ordered, timed = hashes[order], times[order]
+    begins = ordered[1:] != ordered[:-1]
+    wrong = np.flatnonzero(~begins & (timed[1:] < timed[:-1]))
+    if len(wrong):
+        groups = np.concatenate((np.zeros(1, np.int64), np.cumsum(begins)))
+        flagged = np.zeros(int(groups[-1]) + 1, np.bool_)
+        flagged[groups[wrong]] = True
+        places = np.flatnonzero(flagged[groups])
+        rows = order[places]
+        order[places] = rows[np.lexsort((times[rows], hashes[rows]))]
+    return order
 
 
 def _last_until(times: Ints, starts: Ints, stops: Ints, until: Ints) -> Ints:

@@ -14,6 +14,7 @@ import pytest
 import weir
 from weir import connectors as io
 from weir.errors import PlanError
+from weir.operators import join_versions
 from weir.operators.join_side import JoinSide
 from weir.operators.join_versions import Versions
 from weir.testing import run_local
@@ -98,6 +99,14 @@ def test_of_equal_times_what_came_last_holds() -> None:
     versions.add(versions_of([("a", n, 5) for n in range(100)]), watermark_us=0)
     versions.add(versions_of([("a", 200, 5), ("a", 300, 7)]), watermark_us=0)
     assert found_in(versions, ["a", "a", "a"], [4, 5, 6]) == [None, 200, 200]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_versions_are_sorted_by_hash_then_time_then_arrival(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    hashes = dice.integers(0, 8, 60).astype(np.uint64)
+    times = dice.integers(0, 5, 60)
+    assert join_versions._by_hash_and_time(hashes, times).tolist() == np.lexsort((times, hashes)).tolist()
 
 
 def test_keys_with_the_same_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

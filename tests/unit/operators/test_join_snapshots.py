@@ -164,6 +164,31 @@ def test_what_a_completed_checkpoint_holds_is_not_written_again(name: str) -> No
     assert sizes[1] * 10 < sizes[0]
 
 
+def one_row(port: int, second: int) -> pa.RecordBatch:
+    time = pa.array([second * SECOND_US], pa.int64()).view(pa.timestamp("us"))
+    columns = [pa.array([second]), pa.array(["a"]), time] if port == 0 else [pa.array(["a"]), pa.array([second]), time]
+    return pa.RecordBatch.from_arrays(columns, schema=(LEFT if port == 0 else RIGHT).schema)
+
+
+def test_a_row_that_found_its_partner_after_one_snapshot_is_known_for_it_in_the_next() -> None:
+    subtasks, shelf = Subtasks(SPECS["interval, full"], 1), Shelf()
+    subtasks.process(0, one_row(0, 1))
+    for state, part in subtasks.freeze()[0].states.items():
+        shelf.prefix = state
+        part.confirmed(part.write(shelf))
+    subtasks.process(1, one_row(1, 2))
+    subtasks = Subtasks(SPECS["interval, full"], 1, (subtasks, subtasks.freeze()))
+    subtasks.watermark(END_US)
+    assert [(row["value"], row["price"]) for batch in subtasks.out for row in batch.to_pylist()] == [(1, 2)]
+
+
+@pytest.mark.parametrize("name", ["interval", "interval, full", "window, full"])
+def test_keys_with_the_same_hash_are_told_apart(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = outcome(SPECS[name], 1, [1])
+    monkeypatch.setattr(JoinSide, "hashes", lambda self, batch: np.zeros(batch.num_rows, np.uint64))
+    assert outcome(SPECS[name], 1, [1]) == expected
+
+
 @pytest.mark.parametrize("name", ["interval", "interval, full", "window, full"])
 def test_rows_are_gone_once_nobody_needs_them(name: str) -> None:
     subtasks, dice = Subtasks(SPECS[name], 1), random.Random(1)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from weir.service.bench import filtering, keyed_data
+from weir.service.bench import filtering, interval_join, keyed_data
 from weir.service.bench.epochs import Epoch
 from weir.service.bench.latency import due_times_ns, lost_and_duplicated, percentiles
 
@@ -100,3 +100,21 @@ def test_a_row_that_was_made_late_counts_from_when_it_was_due_by_its_own_subtask
     late_ms = (made - due) / 1e6
     assert np.allclose(late_ms[~stalled], 0.0)
     assert late_ms[3_000] == pytest.approx(500.0)
+
+
+def test_the_known_pairs_of_the_interval_join_are_those_of_looking_at_each_with_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(interval_join, "KEYS", 40)
+    monkeypatch.setattr(interval_join, "INTERVAL_US", 1_000)
+    monkeypatch.setattr(interval_join, "DISORDER_US", 2_000)
+    monkeypatch.setattr(interval_join, "CHUNK", 700)
+    sides = [interval_join.maker(salt)(np.arange(2_000, dtype=np.int64)) for salt in (1, 2)]
+    (keys, values, times), (other_keys, other_values, other_times) = (
+        [column.to_numpy().astype(np.int64) for column in side.columns] for side in sides
+    )
+    near = (keys[:, None] == other_keys) & (np.abs(times[:, None] - other_times) <= 1_000)
+    left, right = np.nonzero(near)
+    products = int((values[left] * other_values[right]).sum()) % (1 << 64)
+    assert interval_join.true_pairs(2_000) == (len(left), products)
+    assert len(left) > 1_000
