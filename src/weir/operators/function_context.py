@@ -131,7 +131,10 @@ class Timers:
 
 def _to_us(time: datetime | int) -> int:
     if isinstance(time, datetime):
-        return as_us(time)
+        if time.tzinfo is not None:
+            return as_us(time)
+        since = time - EPOCH
+        return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
     if isinstance(time, int) and not isinstance(time, bool):
         if not NEVER_US <= time < END_US:
             raise DataError(f"a timer for {time} is out of range: a time is a datetime, or microseconds since 1970")

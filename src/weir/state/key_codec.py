@@ -28,6 +28,7 @@ class KeyCodec:
         self.schema = pa.schema([pa.field(field.name, stored_type(field.type)) for field in key_schema])
         """The key columns of a state table."""
         self._types = [field.type for field in self.schema]
+        self._has_instants = any(map(_is_instant, self._types))
 
     def keys(self, columns: Sequence[pa.Array]) -> list[Any]:
         """The keys of the rows of a batch."""
@@ -42,7 +43,7 @@ class KeyCodec:
 
     def shown(self, key: Any) -> Any:
         """A key as users know it: with datetimes, not numbers."""
-        if not any(map(_is_instant, self._types)):
+        if not self._has_instants:
             return key
         values = tuple(to_list(column)[0] for column in self.columns([key]))
         return values[0] if len(values) == 1 else values
