@@ -119,11 +119,11 @@ class AssigningWatermarks(Operator):
         if still_open is not None:
             for gone in [known for known in self._splits if known not in still_open]:
                 del self._splits[gone]
+            for split_open in still_open:
+                self._known(split_open)  # one that has had no rows yet holds event time back
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
-        split = self._splits.get(self._split)
-        if split is None:
-            split = self._splits[self._split] = _Split(self._strategy, self._restored.pop(self._split, NEVER_US))
+        split = self._known(self._split)
         column = batch.column(self._strategy.column)
         if column.null_count:
             row = column.is_null().index(True).as_py()
@@ -168,6 +168,11 @@ class AssigningWatermarks(Operator):
             return None
         self._passed_us = time_us
         return Watermark(time_us)
+
+    def _known(self, name: str) -> _Split:
+        if name not in self._splits:
+            self._splits[name] = _Split(self._strategy, self._restored.pop(name, NEVER_US))
+        return self._splits[name]
 
     def freeze(self) -> Frozen:
         known = {split: found.latest_us for split, found in self._splits.items()}

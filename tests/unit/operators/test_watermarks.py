@@ -55,6 +55,14 @@ def test_it_waits_for_the_slowest_open_split() -> None:
     assert operator.generated(0, is_starved=False) == Watermark(120)
 
 
+def test_a_split_without_rows_so_far_holds_event_time_back() -> None:
+    operator = opened(weir.monotonic("ts"))
+    fed(operator, 100, split="a", still_open={"a", "b"})
+    assert operator.generated(0, is_starved=False) is None
+    fed(operator, 40, split="b", still_open={"a", "b"})
+    assert operator.generated(0, is_starved=False) == Watermark(40)
+
+
 def test_a_stream_without_rows_is_idle_after_a_while_but_not_when_there_is_no_room() -> None:
     operator = opened(weir.bounded_disorder("ts", "1ms", idle_after="100ms"))
     fed(operator, 5_000)
