@@ -68,8 +68,14 @@ class Job:
 
     def lay_out(self, env: weir.Environment, rng: random.Random) -> None:
         """This region alone."""
+        # Watermarks know of splits only where they are made beside the source.
+        timed = any(end == "window" for end, _ in self.ends)
         streams = [
-            env.read(source, uid=f"{self.prefix}source-{i}", parallelism=rng.randint(1, env.parallelism))
+            env.read(
+                source,
+                uid=f"{self.prefix}source-{i}",
+                parallelism=None if timed else rng.randint(1, env.parallelism),
+            )
             for i, (source, _) in enumerate(self.sources)
         ]
         stream = streams[0].union(*streams[1:]) if len(streams) > 1 else streams[0]
