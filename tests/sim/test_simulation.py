@@ -23,6 +23,7 @@ FIRST_SEED = {
     "claim_without_a_second_look": 1_183,
     "every_attempt_starts_from_the_savepoint": 55,
     "old_attempt_is_heard": 1_570,
+    "savepoint_names_the_files_of_its_checkpoint": 521,
     "unknown_outcome_is_a_failure": 75,
 }
 """Where the search for a seed that catches a variant begins, for those that few seeds catch. Seeds change their meaning

@@ -93,6 +93,11 @@ class SimDriver:
         return self.alive and self._world.clock.time_ms >= self.frozen_until_ms
 
     @property
+    def hung(self) -> bool:
+        """Whether some of its work has hung in storage up to now."""
+        return self.background.has_stuck
+
+    @property
     def ended(self) -> phases.Ended | None:
         return self.driver.phase if isinstance(self.driver.phase, phases.Ended) else None
 
@@ -134,6 +139,10 @@ class AmbushedBackground(SimBackground):
     def ready(self) -> bool:
         """Whether there is work that does not hang."""
         return len(self.waiting) > 1 or (bool(self.waiting) and not self._is_stuck(0))
+
+    @property
+    def has_stuck(self) -> bool:
+        return self._stuck is not None and any(work is self._stuck[0] for work, _ in self.waiting)
 
     def take(self, index: int) -> tuple[Callable[[], Any], Callable[[Any], None]]:
         return super().take(1 - index if len(self.waiting) > 1 and self._is_stuck(index) else index)
@@ -211,12 +220,14 @@ class World:
 
     def settle(self) -> None:
         """What the drivers do when the job is over."""
+        # Clean-up that storage refused, or that a driver which still runs has to do, is not done yet.
+        # Nor is what a call leaves that hung in storage until now.
+        hung = any(driver.hung for driver in self.drivers)
         for driver in self.drivers:
             if driver.ended:
                 for work, _ in driver.background.waiting:
                     run_quietly(work)
-        # Clean-up that storage refused, or that a driver which still runs has to do, is not done yet.
-        self.is_tidy = self.storage.trouble == 0 and all(driver.ended for driver in self.drivers)
+        self.is_tidy = self.storage.trouble == 0 and all(driver.ended for driver in self.drivers) and not hung
         self.stop_faults()
         if self.stopped is None:
             for sink in self.sinks:
