@@ -46,7 +46,7 @@ sim: $(DEV) ## SEEDS=1000: that many simulated runs; SEED=n: replay one of them 
 	$(BIN)/python -m tests.sim.run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 bench: $(RUN) ## each workload once, one JSON line each
-	for workload in filter keyed-sum keyed-process latency recovery; do \
+	for workload in filter keyed-sum keyed-process keyed-batches latency recovery; do \
 	  $(JAVA) $(BIN)/weir bench $$workload --json; \
 	done
 

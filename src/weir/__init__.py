@@ -7,8 +7,10 @@ These are the public names; everything below weir.connectors and weir.errors is 
 """
 
 from weir import errors
+from weir.api.connected import BroadcastConnectedStream, ConnectedStreams, KeyedConnectedStreams
 from weir.api.environment import Environment
 from weir.api.job import JobHandle, JobResult
+from weir.api.joined import CoGroupedStreams
 from weir.api.keyed import KeyedStream
 from weir.api.stream import Stream
 from weir.api.watermarks import bounded_disorder, monotonic, watermarks_by
@@ -35,7 +37,9 @@ from weir.config import (
     Settings,
 )
 from weir.operators.aggregates import Aggregate, aggregate, avg, count, first, last, max, min, sum
-from weir.operators.functions import ProcessFunction
+from weir.operators.by_key import ByKey
+from weir.operators.calls import Retry
+from weir.operators.functions import BroadcastProcessFunction, CoProcessFunction, ProcessFunction
 from weir.operators.keyed_batches import KeyedBatchFunction
 from weir.operators.watermarks import WatermarkGenerator, WatermarkStrategy
 from weir.operators.window_functions import Window
@@ -59,8 +63,10 @@ __all__ = [
     # building jobs
     "Environment",
     "Stream",
-    "KeyedBatchFunction",
     "KeyedStream",
+    "ConnectedStreams",
+    "KeyedConnectedStreams",
+    "BroadcastConnectedStream",
     # event time
     "bounded_disorder",
     "monotonic",
@@ -80,6 +86,7 @@ __all__ = [
     "WindowState",
     "Window",
     "WindowedStream",
+    "CoGroupedStreams",
     # aggregates
     "count",
     "sum",
@@ -92,6 +99,11 @@ __all__ = [
     "Aggregate",
     # stateful functions
     "ProcessFunction",
+    "CoProcessFunction",
+    "BroadcastProcessFunction",
+    "KeyedBatchFunction",
+    "ByKey",
+    "Retry",
     "ValueState",
     "ListState",
     "MapState",

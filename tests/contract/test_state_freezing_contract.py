@@ -112,8 +112,9 @@ def _copy(value: Any) -> Any:
 def check(frozen: dict[str, FrozenState], expected: dict[str, dict[int, Any]]) -> None:
     for name, state in frozen.items():
         table = table_of(state)
-        groups = table.column(KEY_GROUP_COLUMN).to_pylist()
-        assert groups == sorted(groups)
+        for batch in table.to_batches():
+            groups = batch.column(KEY_GROUP_COLUMN).to_pylist()
+            assert groups == sorted(groups)
         keys, values = table.column("k").to_pylist(), table.column("value").to_pylist()
         found: dict[int, Any] = {}
         if name == "map":

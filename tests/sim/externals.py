@@ -33,11 +33,13 @@ def to_batch(rows: Sequence[tuple[int, ...]], schema: pa.Schema = SCHEMA) -> pa.
 class SimSource(Source):
     """`splits` contiguous runs of rows, handed out in small random batches, sometimes none."""
 
-    def __init__(self, rng: random.Random, first: int, per_split: int, splits: int) -> None:
+    def __init__(self, rng: random.Random, first: int, per_split: int, splits: int, stride: int | None = None) -> None:
         self.rng = rng
         self.first = first
         self.per_split = per_split
         self.splits = splits
+        self.stride = stride or per_split
+        """How far apart the first rows of two splits are."""
         self.reached: dict[tuple[int, int], int] = {}
         """How far the readers of an attempt have come, by attempt and split."""
 
@@ -57,6 +59,7 @@ class SimReader(SourceReader):
     def __init__(self, source: SimSource) -> None:
         self._source = source
         self._next: dict[int, int] = {}
+        self._split = ""
         self.is_drained = False
 
     def open(self, context: OperatorContext, restored: Sequence[InlinePart] | None) -> None:
@@ -71,10 +74,19 @@ class SimReader(SourceReader):
         if not open_splits or rng.random() < 0.2:
             return None
         split = rng.choice(open_splits)
+        self._split = str(split)
         start = self._next[split]
         count = min(rng.randint(1, 6), self._source.per_split - start, rows_max)
         self._next[split] = self._source.reached[self._attempt, split] = start + count
-        return to_batch(make_rows(self._source.first + split * self._source.per_split + start, count))
+        return to_batch(make_rows(self._source.first + split * self._source.stride + start, count))
+
+    @property
+    def split(self) -> str:
+        return self._split
+
+    @property
+    def open_splits(self) -> frozenset[str] | None:
+        return frozenset(str(s) for s, n in self._next.items() if n < self._source.per_split) | {self._split}
 
     @property
     def finished(self) -> bool:

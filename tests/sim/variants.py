@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.sim.patching import all_of, patched
 from tests.sim.savepoint_variants import SAVEPOINT_VARIANTS
+from tests.sim.time_variants import TIME_VARIANTS
 from weir.connectors.file_sink import FileSinkWriter
 from weir.connectors.parts import PENDING, PartDirectory
 from weir.errors import StorageFull, StorageUnavailable
@@ -437,5 +438,6 @@ VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         lost_region_keeps_its_snapshots,
         lost_region_counts_as_finished,
         *SAVEPOINT_VARIANTS,
+        *TIME_VARIANTS,
     )
 }

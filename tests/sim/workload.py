@@ -21,6 +21,7 @@ from weir.ids import AttemptId, Uid
 from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.sink import Sink
 from weir.operators.source import Source
+from weir.operators.windows import AlignedWindows
 from weir.snapshot.manifest import Manifest
 
 PARALLELISM_MAX = 4
@@ -35,9 +36,10 @@ class SinkExpectation:
     """How one sink's committed rows are judged."""
 
     uid: str
-    kind: Literal["exact", "running"]
+    kind: Literal["exact", "running", "final"]
     rows: list[tuple[Any, ...]]
-    """exact: what must be there. running: (key, count, sum) at the end, for each key."""
+    """exact: what must be there. running: (key, count, sum) at the end, for each key. final: what must be there when
+    the job has finished, if it read everything itself."""
     sink: Sink
 
 
@@ -74,7 +76,7 @@ class Job:
         for step in self.steps:
             stream = step.apply(stream, self.prefix)
         for end, sink in self.ends:
-            _END[end].apply(stream, sink, self.prefix)
+            _ends()[end].apply(stream, sink, self.prefix)
 
     @property
     def regions(self) -> list[Job]:
@@ -110,16 +112,19 @@ class Job:
         rows = self._answer([row for row in read if row not in self.before])
         totals, keys = totals_of(self._answer(read)), {key for _, key, _ in rows}
         running: list[tuple[Any, ...]] = [(key, *totals[key]) for key in totals if key in keys]
-        return beside + [
-            SinkExpectation(f"{self.prefix}{_END[end].sink_uid}", "exact", list(rows), sink)
-            if end == "plain"
-            else SinkExpectation(f"{self.prefix}{_END[end].sink_uid}", "running", running, sink)
-            for end, sink in self.ends
+        answers: dict[str, tuple[Any, list[tuple[Any, ...]]]] = {
+            "plain": ("exact", list(rows)),
+            "window": ("final", windows_of(rows)),
+        }
+        found = [
+            (f"{self.prefix}{_ends()[end].sink_uid}", *answers.get(end, ("running", running)), s)
+            for end, s in self.ends
         ]
+        return beside + [SinkExpectation(uid, kind, wanted, sink) for uid, kind, wanted, sink in found]
 
     def states(self, read: Sequence[Row]) -> dict[str, dict[int, tuple[int, int]]]:
         """uid of a keyed operator to what its state must be when these rows have been read: key to (count, sum)."""
-        checked = [end for end, _ in self.ends if _END[end].has_state_to_check]
+        checked = [end for end, _ in self.ends if _ends()[end].has_state_to_check]
         states = {f"{self.prefix}{end}": totals_of(self._answer(read)) for end in checked}
         return states if self.beside is None else {**states, **self.beside.states(read)}
 
@@ -261,6 +266,41 @@ def _batches(stream: Any, sink: Sink, prefix: str) -> None:
     sums.write(sink, uid=f"{prefix}added")
 
 
+WINDOW_US = 5
+
+
+def _window(stream: Any, sink: Sink, prefix: str) -> None:
+    """Rows of a split come in the order of their times, and all splits begin at zero."""
+    times = pl.col("id").map_batches(_times_us, return_dtype=pl.Datetime("us"))
+    timed = stream.with_columns(ts=times, uid=f"{prefix}times").with_watermarks(
+        weir.monotonic("ts"), uid=f"{prefix}watermarks"
+    )
+    windows = timed.key_by("key").window(AlignedWindows(2 * WINDOW_US, WINDOW_US))
+    result = windows.agg(n=weir.count(), total=weir.sum("value"), uid=f"{prefix}window")
+    result.select("key", pl.col("window_start").dt.epoch("us"), "n", "total", uid=f"{prefix}plain-times").write(
+        sink, uid=f"{prefix}windows"
+    )
+
+
+def _times_us(ids: pl.Series) -> pl.Series:
+    return (ids % TIMES).cast(pl.Datetime("us"))
+
+
+TIMES = 100
+"""Splits of timed sources have at most so many rows, and begin at a multiple of it: a row's time is what is left."""
+
+
+def windows_of(rows: Sequence[Row]) -> list[tuple[Any, ...]]:
+    """(key, start, count, sum) of every window."""
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    for id, key, value in rows:
+        last = id % TIMES - id % TIMES % WINDOW_US
+        for start in (last - WINDOW_US, last):
+            count, total = found.get((key, start), (0, 0))
+            found[key, start] = count + 1, total + value
+    return [(key, start, *totals) for (key, start), totals in found.items()]
+
+
 @dataclass(frozen=True)
 class End:
     apply: Callable[[Any, Sink, str], None]
@@ -275,6 +315,11 @@ _END = {
     "batches": End(_batches, "added", True),
     "reduce": End(_reduce, "reduced", False),
 }
+
+
+def _ends() -> dict[str, End]:
+    """All of them; the last needs a timed source."""
+    return {**_END, "window": End(_window, "windows", False)}
 
 
 def totals_of(rows: Sequence[Row]) -> dict[int, tuple[int, int]]:
@@ -299,6 +344,7 @@ def draw_job(rng: random.Random, external: External) -> Job:
         channel_batches_max=rng.choice([1, 2, 8]),
         batch_rows_max=rng.choice([1, 4, 64]),
         buffer_timeout=rng.choice(["0ms", "3ms"]),
+        watermark_interval="1ms",
         heartbeat_interval="10ms",
         heartbeat_timeout="160ms",
         launch_timeout="800ms",
@@ -314,7 +360,9 @@ def with_regions(job: Job, rng: random.Random, external: External) -> Job:
         sources = [_draw_source(rng, 10 * (number + 1), tiny=rng.random() < 0.1)]
         steps = [make(rng) for probability, make in _STEPS[:3] if rng.random() < probability]
         prefix = f"region-{number + 1}-"
-        end = rng.choice(list(_END))
+        end = rng.choice([*_END, *["window"] * 3])
+        if end == "window":
+            sources, steps = [_draw_timed_source(rng, 10 * (number + 1))], []
         ends = [(end, _draw_sink(rng, f"{prefix}{end}", external))]
         other = Job(steps, sources, ends, job.checkpoints, job.settings, prefix=prefix, beside=job.beside)
         job = replace(job, beside=other)
@@ -332,6 +380,12 @@ def _draw_source(rng: random.Random, index: int, *, tiny: bool) -> tuple[Source,
     if kind == "generator":
         return Generator(len(rows), lambda n: to_batch([rows[i] for i in n.tolist()]), SCHEMA), rows
     return SimSource(rng, first, per_split, splits), rows
+
+
+def _draw_timed_source(rng: random.Random, index: int) -> tuple[Source, list[Row]]:
+    per_split, splits = rng.randint(5, 25), rng.randint(1, 4)
+    source = SimSource(rng, 10_000 * index, per_split, splits, stride=TIMES)
+    return source, [row for split in range(splits) for row in make_rows(source.first + TIMES * split, per_split)]
 
 
 def _draw_sink(rng: random.Random, end: str, external: External) -> Sink:

@@ -35,6 +35,9 @@ STEPS_MAX = 60_000
 LINGER_STEPS = 150
 """After the end, what is left of old attempts and drivers goes on for so long."""
 
+STUCK_PROBABILITY, STUCK_MS = 0.05, 25.0
+"""How often, and for how long, work of the driver of a job with several regions hangs in storage; a task dies then."""
+
 DRIVERS_MAX = 12
 """A run that needs more drivers makes no progress."""
 
@@ -115,10 +118,29 @@ class AmbushedBackground(SimBackground):
         self._world = world
         self._driver = driver
 
+        self._stuck: tuple[Callable[[], Any], float] | None = None
+        """Work that hangs in storage, and until when, while other work goes on."""
+
     def run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         super().run(work, done)
         if isinstance(self._driver.driver.phase, phases.Running):
             self._world.maybe_ambush(within_steps=1)
+            if self._world.job.beside is not None and self._world.region_rng.random() < STUCK_PROBABILITY:
+                self._stuck = work, self._world.clock.time_ms + STUCK_MS
+                if self._world.steps < faults.FAULT_STEPS:
+                    self._world.ambush(faults.kill_task)
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is work that does not hang."""
+        return len(self.waiting) > 1 or (bool(self.waiting) and not self._is_stuck(0))
+
+    def take(self, index: int) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+        return super().take(1 - index if len(self.waiting) > 1 and self._is_stuck(index) else index)
+
+    def _is_stuck(self, index: int) -> bool:
+        stuck = self._stuck
+        return stuck is not None and self._world.clock.time_ms < stuck[1] and self.waiting[index][0] is stuck[0]
 
 
 class World:
@@ -133,6 +155,7 @@ class World:
         savepoint: str | None = None,
     ) -> None:
         self.rng = after.rng if after else random.Random(seed)
+        self.region_rng = after.region_rng if after else random.Random(f"regions of {seed}")
         self.clock = SimClock()
         self.trace: deque[str] = deque(maxlen=400)
         self.digest = after.digest if after else 0
@@ -201,7 +224,7 @@ class World:
 
     def _drawn(self, seed: int) -> Job:
         # What is beside the first region is drawn from numbers of its own, so that most jobs are what they ever were.
-        return with_regions(draw_job(self.rng, self.external), random.Random(f"regions of {seed}"), self.external)
+        return with_regions(draw_job(self.rng, self.external), self.region_rng, self.external)
 
     def _goes_on(self, after: World, savepoint: str) -> Job:
         with self.storage.quiet():
@@ -297,7 +320,7 @@ class World:
         if self.orphans and self.rng.random() < 0.3:
             self._run_orphan()
         owners: list[SimTask | SimDriver] = [task for task in self.alive_tasks() if task.background.waiting]
-        owners += [driver for driver in self.drivers if driver.awake and driver.background.waiting]
+        owners += [driver for driver in self.drivers if driver.awake and driver.background.ready]
         if not owners:
             return
         owner = self.rng.choice(owners)
@@ -351,6 +374,10 @@ class World:
         """Something delicate has begun: a good moment for the next ambush."""
         if self.ambushes and self._ambush is None and self.rng.random() < AMBUSH_PROBABILITY:
             self._ambush = (self.steps + self.rng.randint(1, within_steps), self.ambushes.pop())
+
+    def ambush(self, fault: faults.Fault) -> None:
+        """This, in the next step."""
+        self._ambush = (self.steps + 1, fault)
 
     # --- Drivers -----------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from weir.service.bench import keyed_data
 from weir.service.bench.checkpoint_cost import run_checkpoint_cost
 from weir.service.bench.filtering import run_filter
 from weir.service.bench.harness import Options, Report
-from weir.service.bench.keyed import run_keyed_process, run_keyed_sum
+from weir.service.bench.keyed import run_keyed_batches, run_keyed_process, run_keyed_sum
 from weir.service.bench.latency import run_latency
 from weir.service.bench.recovery import run_recovery
 from weir.service.bench.soak import run_soak
@@ -22,7 +22,9 @@ from weir.service.bench.soak import run_soak
 REQUIRED = {"workload", "events", "seconds", "events_per_s", "checkpoints", "verified"}
 
 
-@pytest.mark.parametrize("workload", [run_filter, run_keyed_sum, run_keyed_process], ids=lambda run: run.__name__)
+@pytest.mark.parametrize(
+    "workload", [run_filter, run_keyed_sum, run_keyed_process, run_keyed_batches], ids=lambda run: run.__name__
+)
 def test_a_throughput_workload_verifies_itself(
     workload: Callable[[Options], Report], embedded: Any, tmp_path: Path
 ) -> None:
@@ -33,6 +35,14 @@ def test_a_throughput_workload_verifies_itself(
     assert values.keys() >= REQUIRED
     assert values["events_per_s"] == pytest.approx(300_000 / values["seconds"], rel=0.01)
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_batches_are_compared_with_rows(embedded: Any, tmp_path: Path) -> None:
+    report = run_keyed_batches(Options(events=300_000, work=str(tmp_path)), compare=True)
+    assert report.verified and report.more["rows_out"] == 300_000
+    assert report.more["times_process"] == pytest.approx(
+        report.events_per_s / report.more["process_events_per_s"], rel=0.1
+    )
 
 
 def test_a_wrong_sum_is_noticed(embedded: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,9 @@ def test_checkpoints_that_outgrow_the_drivers_memory_are_declined_until_that_is_
     with pytest.raises(JobFailed) as caught:
         job.wait(PATIENCE_S)
     declined = notices_of(job, "checkpoint_aborted")
-    assert [notice["reason"] for notice in declined] == ["declined by a subtask"] * 5
+    assert len(declined) == 5
+    # Whichever write finds the memory full: that of a state file, or that of the manifest.
+    assert {notice["reason"] for notice in declined} <= {"declined by a subtask", "the manifest could not be written"}
     assert all("memory_limit" in notice["detail"] for notice in declined), declined
     assert "5 checkpoints in a row failed, 4 are tolerated" in str(caught.value)
     assert "memory_limit" in str(caught.value)

@@ -18,8 +18,19 @@ from weir.version import __version__
 NAMES = {
     "Aggregate",
     "AggregatingState",
+    "BroadcastConnectedStream",
+    "BroadcastProcessFunction",
     "BroadcastState",
+    "ByKey",
     "Checkpoints",
+    "CoProcessFunction",
+    "ConnectedStreams",
+    "CoGroupedStreams",
+    "WatermarkGenerator",
+    "WatermarkStrategy",
+    "bounded_disorder",
+    "monotonic",
+    "watermarks_by",
     "Environment",
     "ExponentialDelay",
     "FailureRate",
@@ -28,6 +39,7 @@ NAMES = {
     "JobHandle",
     "JobResult",
     "KeyedBatchFunction",
+    "KeyedConnectedStreams",
     "KeyedStream",
     "ListState",
     "MapState",
@@ -36,6 +48,7 @@ NAMES = {
     "Pickled",
     "ProcessFunction",
     "ReducingState",
+    "Retry",
     "RocksDb",
     "Settings",
     "Stream",
@@ -68,7 +81,12 @@ NAMES = {
 }
 
 OPTIONS = "uid: 'str | None' = None, name: 'str | None' = None, parallelism: 'int | None' = None"
+WATERMARK = "watermark: 'WatermarkStrategy | None' = None"
 SCHEMA = "schema: 'pa.Schema | str'"
+SIDES = "sides: 'Mapping[str, pa.Schema | str] | None' = None"
+OTHER = "other: 'KeyedStream'"
+SUFFIX = "suffix: 'str' = '_right'"
+LATE = "late_left: 'str | None' = None, late_right: 'str | None' = None"
 STARTING = "resume: 'bool' = False, from_savepoint: 'str | None' = None, allow_dropped_state: 'bool' = False"
 
 SIGNATURES = {
@@ -78,21 +96,23 @@ SIGNATURES = {
         " settings: 'Settings | None' = None, backend: 'Backend | None' = None,"
         " name: 'str' = 'weir-job') -> 'None'"
     ),
-    "Environment.read": f"(self, source: 'Source', *, {OPTIONS}) -> 'Stream'",
+    "Environment.read": f"(self, source: 'Source', *, {WATERMARK}, {OPTIONS}) -> 'Stream'",
     "Environment.from_collection": (
-        f"(self, rows: 'Iterable[Any]', schema: 'pa.Schema | str | None' = None, *, {OPTIONS}) -> 'Stream'"
+        f"(self, rows: 'Iterable[Any]', schema: 'pa.Schema | str | None' = None, *, {WATERMARK}, {OPTIONS}) -> 'Stream'"
     ),
     "Environment.generate": (
-        f"(self, count: 'int | None', make: 'Callable[[Any], Any]', {SCHEMA}, *,"
-        f" rate: 'float | None' = None, {OPTIONS}) -> 'Stream'"
+        f"(self, count: 'int | None', make: 'Callable[[Any], Any]', schema: 'pa.Schema | str',"
+        f" *, rate: 'float | None' = None, {WATERMARK}, {OPTIONS}) -> 'Stream'"
     ),
-    "Environment.from_dataframe": f"(self, dataframe: 'DataFrame', *, {OPTIONS}) -> 'Stream'",
+    "Environment.from_dataframe": f"(self, dataframe: 'DataFrame', *, {WATERMARK}, {OPTIONS}) -> 'Stream'",
     "Environment.plan": "(self) -> 'Plan'",
     "Environment.explain": "(self, format: 'Format' = 'text') -> 'str'",
     "Environment.run": (
         f"(self, name: 'str | None' = None, *, {STARTING}, progress: 'Progress' = None) -> 'JobResult'"
     ),
     "Environment.submit": f"(self, name: 'str | None' = None, *, {STARTING}) -> 'JobHandle'",
+    "Stream.side": "(self, tag: 'str') -> 'Stream'",
+    "Stream.with_watermarks": f"(self, strategy: 'WatermarkStrategy', *, {OPTIONS}) -> 'Stream'",
     "Stream.select": f"(self, *expressions: 'pl.Expr | str', {OPTIONS}, **named: 'Any') -> 'Stream'",
     "Stream.with_columns": f"(self, *expressions: 'pl.Expr | str', {OPTIONS}, **named: 'Any') -> 'Stream'",
     "Stream.filter": f"(self, condition: 'pl.Expr | Callable[[Any], bool]', *, {OPTIONS}) -> 'Stream'",
@@ -102,6 +122,12 @@ SIGNATURES = {
     ),
     "Stream.map": f"(self, function: 'Callable[[Any], Any]', {SCHEMA}, *, {OPTIONS}) -> 'Stream'",
     "Stream.flat_map": f"(self, function: 'Callable[[Any], Any]', {SCHEMA}, *, {OPTIONS}) -> 'Stream'",
+    "Stream.map_async": (
+        f"(self, function: 'Callable[[Any], Awaitable[Any]]', {SCHEMA}, *, ordered: 'bool' = True,"
+        " capacity: 'int' = 100, timeout: 'Duration' = '10s', retry: 'Retry | int | None' = None,"
+        f" failed: 'str | None' = None, {OPTIONS}) -> 'Stream'"
+    ),
+    "Stream.connect": "(self, other: 'Stream') -> 'ConnectedStreams'",
     "Stream.key_by": "(self, *columns: 'str') -> 'KeyedStream'",
     "Stream.union": "(self, *others: 'Stream') -> 'Stream'",
     "Stream.rebalance": "(self) -> 'Stream'",
@@ -119,6 +145,20 @@ SIGNATURES = {
         "(self, aggregates: 'Mapping[str, Aggregate] | None' = None, /, *,"
         f" {OPTIONS}, **named: 'Aggregate') -> 'Stream'"
     ),
+    "KeyedStream.interval_join": (
+        f"(self, {OTHER}, *, lower: 'Duration', upper: 'Duration', how: 'How' = 'inner', {SUFFIX},"
+        f" time: 'str' = 'join_time', {LATE}, {OPTIONS}) -> 'Stream'"
+    ),
+    "KeyedStream.join": (
+        f"(self, {OTHER}, windows: 'AlignedWindows', *, how: 'How' = 'inner', {SUFFIX}, {LATE}, {OPTIONS}) -> 'Stream'"
+    ),
+    "KeyedStream.co_group": f"(self, {OTHER}, windows: 'AlignedWindows', *, {LATE}) -> 'joined.CoGroupedStreams'",
+    "KeyedStream.as_of": (
+        f"(self, {OTHER}, *, how: 'How' = 'left', {SUFFIX}, late: 'str | None' = None, {OPTIONS}) -> 'Stream'"
+    ),
+    "CoGroupedStreams.apply": (
+        f"(self, function: 'Callable[[pl.DataFrame, pl.DataFrame], Any]', {SCHEMA}, *, {OPTIONS}) -> 'Stream'"
+    ),
     "KeyedStream.window": (
         "(self, windows: 'Windows', *, lateness: 'Duration' = 0, late: 'str | None' = None,"
         " trigger: 'Trigger | None' = None) -> 'WindowedStream'"
@@ -128,11 +168,23 @@ SIGNATURES = {
     "KeyedStream.reduce": f"(self, function: 'Callable[[Any, Any], Any]', *, {OPTIONS}) -> 'Stream'",
     "KeyedStream.process": (
         f"(self, function: 'ProcessFunction | Callable[[Any, Any], Any]', {SCHEMA}, *,"
-        f" state: 'Mapping[str, StateDescriptor] | None' = None, {OPTIONS}) -> 'Stream'"
+        f" state: 'Mapping[str, StateDescriptor] | None' = None, {SIDES}, {OPTIONS}) -> 'Stream'"
     ),
     "KeyedStream.process_batches": (
         f"(self, function: 'KeyedBatchFunction | Callable[[Any, Any], Any]', {SCHEMA}, *,"
         f" state: 'Mapping[str, ValueState] | None' = None, kind: 'BatchKind' = 'polars', {OPTIONS}) -> 'Stream'"
+    ),
+    "KeyedStream.connect": (
+        "(self, other: 'KeyedStream | Stream') -> 'KeyedConnectedStreams | BroadcastConnectedStream'"
+    ),
+    "ConnectedStreams.key_by": (
+        "(self, left: 'str | Sequence[str]', right: 'str | Sequence[str] | None' = None) -> 'KeyedConnectedStreams'"
+    ),
+    "KeyedConnectedStreams.process": (
+        f"(self, function: 'CoProcessFunction', {SCHEMA}, *, {SIDES}, {OPTIONS}) -> 'Stream'"
+    ),
+    "BroadcastConnectedStream.process": (
+        f"(self, function: 'BroadcastProcessFunction', {SCHEMA}, *, {SIDES}, {OPTIONS}) -> 'Stream'"
     ),
     "JobHandle.wait": "(self, timeout: 'float | None' = None) -> 'str'",
     "JobHandle.cancel": "(self) -> 'None'",
@@ -148,8 +200,11 @@ SIGNATURES = {
 
 PROPERTIES = {
     "Environment": {"parallelism", "spark"},
-    "Stream": {"columns", "schema"},
+    "Stream": {"columns", "schema", "time_column"},
     "KeyedStream": {"keys", "schema"},
+    "ConnectedStreams": set(),
+    "KeyedConnectedStreams": set(),
+    "BroadcastConnectedStream": set(),
     "JobHandle": {"error", "name", "status"},
 }
 

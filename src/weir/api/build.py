@@ -6,8 +6,8 @@ they were written. An operator that does not fit is refused at that very line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -84,10 +84,31 @@ class Builder:
             before = upstream.schema if combine is None else combine.schema([upstream.schema])
             schema = spec.schema([before])
             sides = spec.sides([before])
-        time = time or _kept(upstream, schema)
+        time = time or kept_time(upstream, schema)
         return self._node(
             kind, spec, upstream.inputs, schema=schema, options=options, combine=combine, time=time, sides=sides
         )
+
+    def joint(
+        self,
+        kind: str,
+        make: MakeSpec,
+        upstreams: Sequence[Upstream],
+        *,
+        options: Options,
+        kept: Sequence[Upstream] = (),
+        time: TimeColumn | None = None,
+    ) -> Node:
+        """An operator behind several streams that differ in meaning, each with a port of its own. `kept`: those whose
+        event time what comes out may have kept."""
+        schemas = [upstream.schema for upstream in upstreams]
+        with placed(kind, schemas[0]):
+            spec = make()
+            schema = spec.schema(schemas)
+            sides = spec.sides(schemas)
+        inputs = tuple(replace(i, port=port) for port, upstream in enumerate(upstreams) for i in upstream.inputs)
+        time = time or (kept_time(kept[0], schema) if kept else None)
+        return self._node(kind, spec, inputs, schema=schema, options=options, time=time, sides=sides)
 
     def sink(self, kind: str, spec: Sink, upstream: Upstream, *, options: Options) -> Node:
         with placed(kind, upstream.schema):
@@ -122,7 +143,8 @@ class Builder:
         )
 
 
-def _kept(upstream: Upstream, schema: pa.Schema) -> TimeColumn | None:
+def kept_time(upstream: Upstream, schema: pa.Schema) -> TimeColumn | None:
+    """Where rows of this schema have the event time of the stream before, if they still do."""
     time = upstream.time
     if time is None or time.name not in schema.names or not pa.types.is_timestamp(schema.field(time.name).type):
         return None

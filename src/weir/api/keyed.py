@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from weir.api import joined
 from weir.api.build import Options
+from weir.api.upstream import Upstream
 from weir.config import Duration
 from weir.errors import PlanError
 from weir.operators import aggregates as of
@@ -19,15 +21,17 @@ from weir.operators.aggregate import PartialAggregate, RunningAggregate
 from weir.operators.aggregates import Aggregate
 from weir.operators.batch_results import BatchKind
 from weir.operators.functions import ProcessFunction
+from weir.operators.join_output import How
 from weir.operators.keyed_batches import KeyedBatches, KeyedBatchFunction
 from weir.operators.process import ProcessRows
 from weir.operators.reduce import ReduceRows
 from weir.operators.window_triggers import Trigger
-from weir.operators.windows import Windows
+from weir.operators.windows import AlignedWindows, Windows
 from weir.state.descriptor_base import StateDescriptor
 from weir.state.descriptors import ValueState
 
 if TYPE_CHECKING:
+    from weir.api.connected import BroadcastConnectedStream, KeyedConnectedStreams
     from weir.api.stream import Stream
     from weir.api.windowed import WindowedStream
 
@@ -102,6 +106,131 @@ class KeyedStream:
 
         return WindowedStream(self, windows, lateness=lateness, late=late, trigger=trigger)
 
+    def interval_join(
+        self,
+        other: KeyedStream,
+        *,
+        lower: Duration,
+        upper: Duration,
+        how: How = "inner",
+        suffix: str = "_right",
+        time: str = "join_time",
+        late_left: str | None = None,
+        late_right: str | None = None,
+        uid: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Rows of both streams with equal keys, where the right row's time is from `lower` to `upper` behind the left
+        row's, both included.
+
+        Out come all columns of both sides, and `join_time`, the later of both times, which is the result's event time.
+        Pairs come out as soon as both rows are here. As in SQL, a null in a key equals nothing.
+
+        how:       "inner", "left", "right" or "full": rows without a partner come out, with nulls for the other side,
+                   once event time has passed the last that they could have had; watermarks are held back by that much
+        suffix:    for columns of the right side that are called like one of the left side
+        time:      what to call the column with the later time
+        late_left, late_right: tags: late rows go to these side outputs of the result; otherwise they are left out, and
+                   counted in the metrics
+
+        >>> import weir
+        >>> env = weir.Environment()
+        >>> orders = env.from_collection([], "id long, ts timestamp", watermark=weir.monotonic("ts"))
+        >>> payments = env.from_collection([], "order_id long, ts timestamp", watermark=weir.monotonic("ts"))
+        >>> paid = orders.key_by("id").interval_join(payments.key_by("order_id"), lower="0s", upper="1h")
+        >>> paid.columns
+        ['id', 'ts', 'order_id', 'ts_right', 'join_time']
+        """
+        return joined.interval_join(
+            self,
+            other,
+            lower=lower,
+            upper=upper,
+            how=how,
+            suffix=suffix,
+            time=time,
+            late=(late_left, late_right),
+            options=Options(uid, name, parallelism),
+        )
+
+    def join(
+        self,
+        other: KeyedStream,
+        windows: AlignedWindows,
+        *,
+        how: How = "inner",
+        suffix: str = "_right",
+        late_left: str | None = None,
+        late_right: str | None = None,
+        uid: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Rows of both streams with equal keys in the same window, once event time has passed the window's end.
+
+        Out come all columns of both sides, `window_start` and `window_end`. As in SQL, a null in a key equals nothing.
+
+        how:    "inner", "left", "right" or "full": which rows without a partner come out, with nulls for the other side
+        suffix: for columns of the right side that are called like one of the left side
+        late_left, late_right: as for `interval_join`
+
+        >>> import weir
+        >>> env = weir.Environment()
+        >>> clicks, views = (env.from_collection([], "ad long, ts timestamp") for _ in range(2))
+        >>> clicks, views = (stream.with_watermarks(weir.monotonic("ts")).key_by("ad") for stream in (clicks, views))
+        >>> views.join(clicks, weir.tumbling("10s"), how="left").columns
+        ['ad', 'ts', 'ad_right', 'ts_right', 'window_start', 'window_end']
+        """
+        late = (late_left, late_right)
+        options = Options(uid, name, parallelism)
+        return joined.window_join(self, other, windows, how=how, suffix=suffix, late=late, options=options)
+
+    def co_group(
+        self,
+        other: KeyedStream,
+        windows: AlignedWindows,
+        *,
+        late_left: str | None = None,
+        late_right: str | None = None,
+    ) -> joined.CoGroupedStreams:
+        """The rows of both streams by key and window, for a function of yours: `co_group(…).apply(function, schema)`.
+        Here a null is a key like any other."""
+        return joined.CoGroupedStreams(self, other, windows, late=(late_left, late_right))
+
+    def as_of(
+        self,
+        other: KeyedStream,
+        *,
+        how: How = "left",
+        suffix: str = "_right",
+        late: str | None = None,
+        uid: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Each row with what the other stream, a table that changes, had for its key at that time: the newest row at or
+        before.
+
+        A row comes out once event time has passed its time on both sides; its event time stays. Of the other stream,
+        each key's newest row is kept, and older ones as long as rows may still come that need them. One that comes late
+        is counted in the metrics, and holds for what comes out from then on.
+
+        how:    "left": rows for which nothing held come out with nulls; "inner": they do not
+        suffix: for columns of the other stream that are called like one of this
+        late:   a tag: late rows go to this side output of the result; otherwise they are left out, and counted
+
+        >>> import weir
+        >>> env = weir.Environment()
+        >>> time = weir.monotonic("ts")
+        >>> orders = env.from_collection([], "id long, currency string, ts timestamp", watermark=time)
+        >>> rates = env.from_collection([], "currency string, rate double, ts timestamp", watermark=time)
+        >>> orders.key_by("currency").as_of(rates.key_by("currency")).columns
+        ['id', 'currency', 'ts', 'currency_right', 'rate', 'ts_right']
+        """
+        options = Options(uid, name, parallelism)
+        return joined.as_of(self, other, how=how, suffix=suffix, late=late, options=options)
+
     def count(
         self, column: str = "count", *, uid: str | None = None, name: str | None = None, parallelism: int | None = None
     ) -> Stream:
@@ -138,6 +267,7 @@ class KeyedStream:
         schema: pa.Schema | str,
         *,
         state: Mapping[str, StateDescriptor] | None = None,
+        sides: Mapping[str, pa.Schema | str] | None = None,
         uid: str | None = None,
         name: str | None = None,
         parallelism: int | None = None,
@@ -145,7 +275,8 @@ class KeyedStream:
         """Call a ProcessFunction, or a plain function of (row, state), with each row and the state of its key.
 
         The function yields rows, or returns one, a list of them, or None. A plain function's states are given
-        in `state`; a ProcessFunction declares them as class attributes.
+        in `state`; a ProcessFunction declares them as class attributes, and may set timers and use side outputs:
+        `sides` has the schema of each by its tag, `context.side(tag, row)` fills it, `result.side(tag)` reads it.
 
         >>> import weir
         >>> def first_bid(bid, state):
@@ -159,10 +290,24 @@ class KeyedStream:
         """
         return self._stream._apply(
             "process",
-            lambda: ProcessRows(self._keys, function, schema, state),
+            lambda: ProcessRows(self._keys, function, schema, state, sides=sides, time=event_time(self._upstream)),
             Options(uid, name, parallelism),
             upstream=self._upstream,
         )
+
+    def connect(self, other: KeyedStream | Stream) -> KeyedConnectedStreams | BroadcastConnectedStream:
+        """With another keyed stream, to share state by key; or with a broadcast one, `rules.broadcast()`.
+
+        >>> import weir
+        >>> env = weir.Environment()
+        >>> bids = env.from_collection([(1, 250)], "auction long, price long")
+        >>> rules = env.from_collection([("dear", 100)], "name string, price long")
+        >>> bids.key_by("auction").connect(rules.broadcast())
+        Stream[auction bigint, price bigint].key_by('auction').connect(Stream[name string, price bigint].broadcast())
+        """
+        from weir.api.connected import connect_keyed
+
+        return connect_keyed(self, other)
 
     def process_batches(
         self,
@@ -197,6 +342,11 @@ class KeyedStream:
             Options(uid, name, parallelism),
             upstream=self._upstream,
         )
+
+
+def event_time(upstream: Upstream) -> tuple[str, int] | None:
+    """Where the rows have their event time, as operators are told it."""
+    return None if upstream.time is None else (upstream.time.name, upstream.time.offset_us)
 
 
 def checked_aggregates(aggregates: Mapping[str, Aggregate]) -> Mapping[str, Aggregate]:

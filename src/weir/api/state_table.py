@@ -17,6 +17,7 @@ import pyarrow as pa
 from weir.errors import CheckpointError
 from weir.ids import Uid
 from weir.operators.base import key_group_range
+from weir.runtime.compatibility import stored_schema
 from weir.runtime.savepoints import origin_at
 from weir.runtime.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest, OperatorSnapshot
@@ -139,14 +140,6 @@ def _part_tables(
     if state in part.states:
         held = key_group_range(part.index, operator.parallelism, max_parallelism)
         yield from RestoredParts([RestoredPart(part.states[state], held, files)], held).tables()
-
-
-def stored_schema(operator: OperatorSnapshot, state: str, files: CheckpointFiles, max_parallelism: int) -> pa.Schema:
-    """The schema of a state's tables."""
-    for index in range(len(operator.parts)):
-        for table in _part_tables(operator, index, state, files=files, max_parallelism=max_parallelism):
-            return table.schema
-    raise CheckpointError(f"the checkpoint names state {state!r}, but none of its parts has a table")
 
 
 def _shown(schema: pa.Schema) -> pa.Schema:

@@ -7,7 +7,7 @@ runs until the environment does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -18,14 +18,16 @@ from weir.api.build import MakeSpec, Options
 from weir.api.keyed import KeyedStream
 from weir.api.options import Format, as_expressions, explained
 from weir.api.upstream import Upstream
-from weir.config import Duration
+from weir.config import Duration, duration_ms
 from weir.connectors.console import Stdout
 from weir.errors import PlanError
 from weir.graph.logical import Input, TimeColumn
 from weir.graph.plan import Broadcast, Forward, Rebalance
+from weir.operators.async_map import MapAsync
 from weir.operators.base import OperatorSpec
 from weir.operators.batch_results import BatchKind
 from weir.operators.batches import MapBatches
+from weir.operators.calls import ONCE, CallPolicy, Retry
 from weir.operators.expressions import Filter, Select, WithColumns
 from weir.operators.rows import FilterRows, FlatMapRows, MapRows
 from weir.operators.sink import Sink
@@ -38,6 +40,7 @@ from weir.schema import format_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from weir.api.connected import ConnectedStreams
     from weir.api.environment import Environment
     from weir.api.windowed import WindowedStream
 
@@ -191,6 +194,48 @@ class Stream:
         """
         return self._apply("flat_map", lambda: FlatMapRows(function, schema), Options(uid, name, parallelism))
 
+    def map_async(
+        self,
+        function: Callable[[Any], Awaitable[Any]],
+        schema: pa.Schema | str,
+        *,
+        ordered: bool = True,
+        capacity: int = 100,
+        timeout: Duration = "10s",
+        retry: Retry | int | None = None,
+        failed: str | None = None,
+        uid: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Turn each row into one row by an async function, with many calls at a time: to ask an outside service.
+
+        ordered:  results come out in the order of the rows; otherwise as they come back, but never behind a watermark
+                  that their row was before
+        capacity: how many rows of one subtask are under way at most
+        timeout:  how long one call may take
+        retry:    how often, and when, a call that failed or took too long is made again: a number of attempts, or
+                  `weir.Retry(attempts=3, delay="200ms", backoff=2.0, on=(ConnectionError,))`
+        failed:   a tag: rows whose calls have failed for good go to this side output of the result, as they came in;
+                  without it they fail the job
+
+        Rows under way are part of every checkpoint, and are called again after a restart: calls happen at least once.
+
+        >>> import weir
+        >>> async def looked_up(bid):
+        ...     return bid.auction, f"auction {bid.auction}"
+        >>> bids = weir.Environment().from_collection([(1, 250)], "auction long, price long")
+        >>> bids.map_async(looked_up, "auction long, title string", timeout="2s", retry=3)
+        Stream[auction bigint, title string]
+        """
+
+        def make() -> OperatorSpec:
+            attempts = Retry(attempts=retry) if isinstance(retry, int) else retry or ONCE
+            policy = CallPolicy(duration_ms(timeout, "timeout"), attempts)
+            return MapAsync(function, schema, policy=policy, ordered=ordered, capacity=capacity, failed=failed)
+
+        return self._apply("map_async", make, Options(uid, name, parallelism))
+
     # --- Event time -------------------------------------------------------------------------------------
 
     def with_watermarks(
@@ -257,6 +302,26 @@ class Stream:
                 raise PlanError(f"union: {other!r} is not a stream of the same Environment")
             upstream = upstream.merged(other._upstream)
         return Stream(self._environment, upstream)
+
+    def connect(self, other: Stream) -> ConnectedStreams:
+        """Two streams, of any schemas, for one function that shares state by key between them.
+
+        >>> import weir
+        >>> env = weir.Environment()
+        >>> orders = env.from_collection([(1, 250)], "id long, amount long")
+        >>> payments = env.from_collection([(1, "card")], "order long, kind string")
+        >>> class Paid(weir.CoProcessFunction):
+        ...     amount = weir.ValueState("long")
+        ...     def process_left(self, order, context):
+        ...         self.amount.value = order.amount
+        ...     def process_right(self, payment, context):
+        ...         yield context.key, self.amount.value
+        >>> orders.connect(payments).key_by("id", "order").process(Paid(), "order long, amount long")
+        Stream[order bigint, amount bigint]
+        """
+        from weir.api.connected import ConnectedStreams
+
+        return ConnectedStreams(self, other)
 
     def rebalance(self) -> Stream:
         """Hand batches to the subtasks of the next operator in turn."""
@@ -348,4 +413,7 @@ class Stream:
         node = builder.operator(
             kind, make, upstream or self._upstream, options=options, make_combine=make_combine, time=time
         )
-        return Stream(self._environment, builder.add(node))
+        return self._following(builder.add(node))
+
+    def _following(self, upstream: Upstream) -> Stream:
+        return Stream(self._environment, upstream)

@@ -10,9 +10,9 @@ import os
 from dataclasses import dataclass
 from enum import Enum
 
-from weir.api.state_table import stored_schema
 from weir.graph.plan import Plan
 from weir.operators.base import OperatorSpec
+from weir.runtime.compatibility import stored_schema
 from weir.runtime.savepoints import origin_at
 from weir.runtime.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest, OperatorSnapshot
@@ -81,6 +81,9 @@ def _operator(
             verdict = spec.verdict(state, schema)
             fate = _FATES.get(verdict, Fate.REFUSED)
             findings.append(Finding(uid, state, fate, verdict if fate is Fate.REFUSED else ""))
+            lost = spec.dropped(state, lambda schema=schema: schema) if fate is not Fate.REFUSED else ()  # type: ignore[misc]
+            reason = "the operator does not keep this value any more"
+            findings += [Finding(uid, f"{state}.{name}", Fate.DROPPED, reason) for name in lost]
     return findings
 
 

@@ -7,7 +7,7 @@ changed. Batches in, batches out; what comes out does not depend on how they are
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 from weir.errors import CheckpointError, ProtocolViolation
 from weir.operators.aggregate_base import Aggregate
 from weir.operators.aggregate_frames import distinct
-from weir.operators.aggregate_layout import AggregateLayout, check_same_columns
+from weir.operators.aggregate_layout import AggregateLayout, check_same_columns, output_of
 from weir.operators.aggregate_state import KeyedState, PassingState, blamed, in_batches
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.user_code import operator_label
@@ -92,6 +92,10 @@ class RunningAggregate(_AggregateSpec):
             return refusal
         expected = self.layout.stored
         return "same" if stored.names == expected.names and stored.types == expected.types else "evolved"
+
+    def dropped(self, state: str, stored: Callable[[], pa.Schema]) -> tuple[str, ...]:
+        outputs = {output_of(name) for name in stored().names[1 + len(self.keys) :]}
+        return tuple(sorted(outputs - set(self.aggregates)))
 
 
 class PartialAggregateOperator(Operator):

@@ -16,6 +16,7 @@ import pyarrow as pa
 from weir.errors import DataError
 from weir.operators.aggregate_kernels import Kernel
 from weir.operators.polars_bridge import series_to_arrow
+from weir.state.growing import grown
 from weir.state.xxhash64 import Ints
 
 SLOT = "__slot"
@@ -91,10 +92,7 @@ class FrameKernel(Kernel):
         return [series_to_arrow(frame.get_column(field.name), field.type) for field in self._fields]
 
     def _grow(self, count: int) -> None:
-        if count > len(self._rows):
-            grown = np.empty(2 * count, np.int64)
-            grown[: self._count] = self._rows[: self._count]
-            self._rows = grown
+        self._rows = grown(self._rows, count, 0)
         self._count = count
 
     def _append(self, frame: pl.DataFrame) -> None:

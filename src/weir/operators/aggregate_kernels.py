@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from weir.errors import DataError
+from weir.state.growing import grown
 from weir.state.key_columns import Valid, build_fixed, fixed_values, numpy_type, valid_rows
 from weir.state.xxhash64 import Ints
 
@@ -110,14 +111,9 @@ class _SlotColumn:
         self._count = self._magnitude_max = 0
 
     def _grow(self, count: int) -> None:
-        if count > len(self._values):
-            grown = np.full(2 * count, self._identity)
-            grown[: self._count] = self._values[: self._count]
-            self._values = grown
-            if self._valid is not None:
-                valid = np.zeros(2 * count, np.bool_)
-                valid[: self._count] = self._valid[: self._count]
-                self._valid = valid
+        self._values = grown(self._values, count, self._identity)
+        if self._valid is not None:
+            self._valid = grown(self._valid, count, False)
         self._count = count
 
     def _place(self, slots: Ints, values: npt.NDArray[Any], *, valid: Valid, known: int) -> None:

@@ -94,10 +94,15 @@ class AggregateLayout:
             now = (field.metadata or {}).get(KIND_METADATA)
             if before is not None and now is not None and before != now:
                 return (
-                    f"{field.name.partition('#')[0]!r} was {before.decode()}(…) and is now {now.decode()}(…), which "
+                    f"{output_of(field.name)!r} was {before.decode()}(…) and is now {now.decode()}(…), which "
                     "cannot go on from there; give the column another name, or the aggregate another uid"
                 )
         return None
+
+
+def output_of(column: str) -> str:
+    """The output that an accumulator belongs to."""
+    return column.rpartition("#")[0]
 
 
 def check_same_columns(expected: pa.Schema, inputs: Sequence[pa.Schema], operator: str) -> None:

@@ -20,7 +20,7 @@ from weir.operators.base import OperatorContext
 from weir.operators.slot_store import SlotStore, store_for
 from weir.operators.user_code import operator_label, user_code_error
 from weir.state.frozen import KEY_GROUP_COLUMN, FrozenState, RestoredState
-from weir.state.hashing import hash_keys
+from weir.state.growing import grown
 from weir.state.key_index import KeyIndex
 from weir.state.slot_snapshot import SlotHistory
 from weir.state.xxhash64 import Ints
@@ -95,7 +95,7 @@ class KeyedState:
 
     def add_rows(self, batch: pa.RecordBatch) -> Ints:
         """Merge rows of the user; returns the slot of each."""
-        slots = find_slots(self._index, [batch.column(key) for key in self._layout.keys])
+        slots = self._index.slots([batch.column(key) for key in self._layout.keys])
         if self._store is not None:
             self._merge_stored(self._store, slots, self._accumulators.lift(batch))
             return slots
@@ -106,7 +106,7 @@ class KeyedState:
     def merge(self, batch: pa.RecordBatch) -> Ints:
         """Merge rows of keys and accumulators; returns the slot of each."""
         columns, width = batch.columns, len(self._layout.keys)
-        slots = find_slots(self._index, columns[:width])
+        slots = self._index.slots(columns[:width])
         if self._store is not None:
             self._merge_stored(self._store, slots, columns[width:])
             return slots
@@ -191,7 +191,7 @@ class PassingState:
 
     def add_rows(self, batch: pa.RecordBatch) -> None:
         """Merge rows of the user."""
-        local = self._renumbered(find_slots(self._index, [batch.column(key) for key in self._layout.keys]))
+        local = self._renumbered(self._index.slots([batch.column(key) for key in self._layout.keys]))
         self._accumulators.add_rows(batch, local, count=self._count)
 
     def take(self) -> Iterator[pa.RecordBatch]:
@@ -211,10 +211,7 @@ class PassingState:
         self._local = np.empty(0, np.int32)
 
     def _renumbered(self, slots: Ints) -> Ints:
-        if len(self._index) > len(self._local):
-            grown = np.full(2 * len(self._index), -1, np.int32)
-            grown[: len(self._local)] = self._local
-            self._local = grown
+        self._local = grown(self._local, len(self._index), -1)
         local = self._local.take(slots, mode="clip")
         fresh = np.flatnonzero(local < 0)
         if len(fresh):
@@ -224,11 +221,6 @@ class PassingState:
             self._count += len(touched)
             local[fresh] = self._local[slots[fresh]]
         return local.astype(np.int64)
-
-
-def find_slots(index: KeyIndex, columns: Sequence[pa.Array]) -> Ints:
-    """The slot of each row's key."""
-    return index.slots(columns, hash_keys(columns))
 
 
 @contextmanager

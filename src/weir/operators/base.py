@@ -16,6 +16,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from weir.ids import AttemptId, Uid
+from weir.operators.calls import MakeCalls
 from weir.snapshot.messages import Json
 from weir.state.frozen import KEY_GROUP_COLUMN as KEY_GROUP_COLUMN
 from weir.state.frozen import FrozenState, RestoredState
@@ -38,6 +39,8 @@ class OperatorContext:
     attempt: AttemptId
     place: StatePlace = field(default_factory=StatePlace)
     """Where its state lives."""
+    calls: MakeCalls | None = None
+    """Makes calls of async functions, for operators that need some."""
 
     @property
     def key_groups(self) -> range:
@@ -147,6 +150,24 @@ class Operator:
         """Release what is held. Called exactly once, also after a failure."""
 
 
+class WaitingOperator(Operator):
+    """An operator that waits for others: what comes of its rows is emitted by `tick`, later."""
+
+    @property
+    def is_full(self) -> bool:
+        """No more rows for now."""
+        raise NotImplementedError
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something is still to come of what went in. The input does not end before."""
+        raise NotImplementedError
+
+    def released(self) -> int | None:
+        """A watermark that `watermark` had held back, and that goes on now. Asked behind each tick."""
+        raise NotImplementedError
+
+
 class OperatorSpec(ABC):
     """A picklable description of an operator."""
 
@@ -171,3 +192,8 @@ class OperatorSpec(ABC):
         """What becomes of one of its states that a checkpoint holds in tables of this schema: "same", "evolved" or
         "migrated"; or else the reason why it cannot be restored."""
         return "same"
+
+    def dropped(self, state: str, stored: Callable[[], pa.Schema]) -> tuple[str, ...]:
+        """The values in one of its states that would be lost, since the operator does not keep them any more.
+        `stored`: reads the schema of the tables that the checkpoint holds."""
+        return ()

@@ -6,41 +6,37 @@ that it declares. The operator that runs it is in process.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
 from weir.errors import PlanError
-from weir.operators.base import OperatorContext
-from weir.state.backend import Key, KeyCursor
+from weir.operators.function_context import ProcessContext as ProcessContext
 from weir.state.descriptor_base import StateDescriptor, unique_names
 from weir.state.descriptors import KeyedState, OperatorState
 from weir.state.operator_state import operator_layout
 from weir.state.tables import TableLayout, shape_of
+from weir.state.timers import TIMERS
 
 
-class ProcessContext:
-    """Where a process function stands."""
+class KeyedFunction:
+    """What all functions with state by key have in common."""
 
-    __slots__ = ("_cursor", "_shown", "index", "name", "parallelism", "uid")
+    def open(self, context: ProcessContext) -> None:
+        """Get ready, before the first row and after each restart. There is no key yet."""
 
-    def __init__(self, context: OperatorContext, cursor: KeyCursor, shown: Callable[[Key], Any]) -> None:
-        self.uid = context.uid
-        self.name = context.name
-        self.index = context.index
-        """Which of the `parallelism` subtasks of the operator this is, from 0."""
-        self.parallelism = context.parallelism
-        self._cursor = cursor
-        self._shown = shown
+    def on_timer(self, time: datetime, context: ProcessContext) -> Any:
+        """A timer of a key is due, which `context.timers` has set: `context.key` and the states are those of the key.
+        Yield or return rows as from `process`."""
+        raise NotImplementedError(f"{type(self).__name__}.on_timer")
 
-    @property
-    def key(self) -> Any:
-        """The current row's key: a scalar for one key column, a tuple for several."""
-        return self._shown(self._cursor.key)
+    def close(self) -> None:
+        """Release what `open` made."""
 
 
-class ProcessFunction:
+class ProcessFunction(KeyedFunction):
     """A function with state. Write a subclass; declare states of any kind as class attributes.
 
         class RunningTotal(weir.ProcessFunction):
@@ -53,15 +49,64 @@ class ProcessFunction:
     Each subtask works on a copy of its own. What is not in a declared state does not survive a failure.
     """
 
-    def open(self, context: ProcessContext) -> None:
-        """Get ready, before the first row and after each restart. There is no key yet."""
-
     def process(self, row: Any, context: ProcessContext) -> Any:
         """Take one row, a named tuple. Yield rows, or return one (a tuple or a dict), a list of them, or None."""
         raise NotImplementedError(f"{type(self).__name__}.process")
 
-    def close(self) -> None:
-        """Release what `open` made."""
+
+class CoProcessFunction(KeyedFunction):
+    """A function of two streams that share state and timers by key: `left.connect(right).key_by(…).process(…)`.
+
+    class Paid(weir.CoProcessFunction):
+        order = weir.ValueState("long")
+
+        def process_left(self, order, context):
+            self.order.value = order.amount
+
+        def process_right(self, payment, context):
+            if self.order.value == payment.amount:
+                yield context.key, payment.amount
+    """
+
+    def process_left(self, row: Any, context: ProcessContext) -> Any:
+        """Take one row of the first stream. What it gives is as for `ProcessFunction.process`."""
+        raise NotImplementedError(f"{type(self).__name__}.process_left")
+
+    def process_right(self, row: Any, context: ProcessContext) -> Any:
+        """Take one row of the second stream."""
+        raise NotImplementedError(f"{type(self).__name__}.process_right")
+
+
+class BroadcastProcessFunction(KeyedFunction):
+    """A function of a keyed stream and of one that every subtask gets: `keyed.connect(rules.broadcast()).process(…)`.
+
+        class Alerts(weir.BroadcastProcessFunction):
+            limits = weir.BroadcastState("string", "double")
+
+            def process_broadcast(self, rule, context):
+                self.limits[rule.name] = rule.limit
+
+            def process(self, row, context):
+                for name, limit in self.limits.items():
+                    if row.value > limit:
+                        yield row.key, name
+
+    A BroadcastState can be changed in `process_broadcast` only, where there is no key and so no keyed state. Every
+    subtask sees all broadcast rows, but those of several channels in an order of its own.
+    """
+
+    def process(self, row: Any, context: ProcessContext) -> Any:
+        """Take one row of the keyed stream. What it gives is as for `ProcessFunction.process`."""
+        raise NotImplementedError(f"{type(self).__name__}.process")
+
+    def process_broadcast(self, row: Any, context: ProcessContext) -> Any:
+        """Take one row that every subtask gets. What it puts out comes once from each subtask."""
+        raise NotImplementedError(f"{type(self).__name__}.process_broadcast")
+
+
+def has_timers(function: Any) -> bool:
+    """Whether a function can be called by timers."""
+    return isinstance(function, KeyedFunction) and type(function).on_timer is not KeyedFunction.on_timer
 
 
 class States:
@@ -74,14 +119,21 @@ class States:
         raise AttributeError(f"there is no state {name!r}; declared are: {', '.join(self.__dict__) or 'none'}")
 
 
-def declared_states(function: Any, state: Mapping[str, StateDescriptor] | None) -> dict[str, StateDescriptor]:
-    """Attribute name to state, of a ProcessFunction or of a plain function's `state`; each with a name of its own."""
-    if isinstance(function, ProcessFunction):
+def declared_states(
+    function: Any,
+    state: Mapping[str, StateDescriptor] | None,
+    kind: type[KeyedFunction] = ProcessFunction,
+) -> dict[str, StateDescriptor]:
+    """Attribute name to state, of a function object of this kind or, instead of a ProcessFunction, of a plain
+    function's `state`; each with a name of its own."""
+    if isinstance(function, kind):
         if state:
-            raise PlanError("process: a ProcessFunction declares its states as class attributes; leave out state=")
+            raise PlanError(f"process: a {kind.__name__} declares its states as class attributes; leave out state=")
         found = _attributes(function)
-    elif isinstance(function, type) and issubclass(function, ProcessFunction):
+    elif isinstance(function, type) and issubclass(function, KeyedFunction):
         raise PlanError(f"process: pass an instance, {function.__name__}(…), rather than the class")
+    elif isinstance(function, KeyedFunction) or kind is not ProcessFunction:
+        raise PlanError(f"process: expected a {kind.__name__} here, found {function!r}")
     elif callable(function):
         found = dict(state or {})
     else:
@@ -89,7 +141,10 @@ def declared_states(function: Any, state: Mapping[str, StateDescriptor] | None) 
     for attribute, descriptor in found.items():
         if not isinstance(descriptor, StateDescriptor):
             raise PlanError(f"process: state {attribute!r} must be a ValueState or another state, found {descriptor!r}")
-    return _named(found, "process")
+    named = _named(found, "process")
+    if has_timers(function) and any(descriptor.name == TIMERS for descriptor in named.values()):
+        raise PlanError(f"process: the timers of the function are its state {TIMERS!r}; give yours another name")
+    return named
 
 
 def keyed_states(declared: Mapping[str, StateDescriptor]) -> dict[str, KeyedState]:

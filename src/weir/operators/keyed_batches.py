@@ -15,17 +15,19 @@ import pyarrow as pa
 
 from weir.errors import CheckpointError, PlanError, SchemaError, WeirError
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
-from weir.operators.batch_results import BatchKind, Results, check_kind, given
+from weir.operators.batch_results import BatchKind, Results, check_kind, given, given_with
 from weir.operators.keyed_rows import key_schema_of
 from weir.operators.polars_bridge import in_flight_type
 from weir.operators.row_codec import emit
+from weir.operators.slot_expiry import check_ttls
 from weir.operators.slot_table import SlotTable
+from weir.operators.stored_columns import StoredColumns
 from weir.operators.user_code import operator_label, user_code_error
 from weir.schema import format_schema, parse_schema
 from weir.state.descriptors import ValueState
-from weir.state.evolution import EVOLVED, MIGRATED, SAME, VERDICTS, plan_evolution
 from weir.state.frozen import CheckedState
-from weir.state.tables import adapted_values, plan_values, shape_of
+from weir.state.hashing import take_rows
+from weir.state.xxhash64 import Ints
 
 STATE = "state"
 """The name of the state table: all values of a key are one row."""
@@ -41,14 +43,13 @@ class KeyedBatchFunction:
             total = weir.ValueState("long", default=0)
 
             def process(self, rows, state):
-                added = rows.group_by("key_row").agg(pl.col("value").sum()).sort("key_row")["value"]
-                state = state.with_columns(total=pl.col("total") + added)
+                state = state.with_columns(total=pl.col("total") + weir.ByKey(rows, state).sum("value"))
                 return state.select("key", "total"), state
 
-    `rows` are the rows of a batch, with the column `key_row`; `state` has one row for each key among them: the key
-    columns and the values, defaults where there are none yet. Return the rows that come out, and the new state: a frame
-    with as many rows as `state`, in its order. A key whose values are all null is forgotten. Return the rows alone, or
-    None, to leave the state as it is.
+    `rows` are the rows of a batch, those of a key together, with the column `key_row`; `state` has one row for each key
+    among them: the key columns and the values, defaults where there are none yet. Return the rows that come out, and
+    the new state: a frame with as many rows as `state`, in its order. A key whose values are all null is forgotten.
+    Return the rows alone, or None, to leave the state as it is.
     """
 
     def open(self, context: OperatorContext) -> None:
@@ -102,50 +103,16 @@ class KeyedBatches(OperatorSpec):
         return (STATE,)
 
     def verdict(self, state: str, stored: pa.Schema) -> str:
+        return self._columns.verdict(stored)
+
+    def dropped(self, state: str, stored: Callable[[], pa.Schema]) -> tuple[str, ...]:
+        return self._columns.dropped(stored())
+
+    @property
+    def _columns(self) -> StoredColumns:
         if self.key_schema is None:
             raise PlanError("process_batches: its input schema is not known; call schema() before verdict()")
-        return StoredColumns(self.key_schema, self.declared).verdict(stored)
-
-
-class StoredColumns:
-    """The state table of a batch function: what becomes of one that other code has written."""
-
-    def __init__(self, key_schema: pa.Schema, declared: Mapping[str, ValueState]) -> None:
-        self._keys = key_schema
-        self._declared = declared
-
-    def verdict(self, stored: pa.Schema) -> str:
-        """As OperatorSpec.verdict."""
-        keys = [(field.name, field.type) for field in stored][1 : 1 + len(self._keys)]
-        if keys != [(field.name, field.type) for field in self._keys]:
-            return f"it was written with keys {keys}, the job's are {list(self._keys)}; give the operator another uid"
-        found = set()
-        for name, value in self._declared.items():
-            if name in stored.names:
-                kind = stored.field(name).type
-                verdict = plan_evolution(kind, value.type, value.migrate is not None, value.default)
-                if verdict not in VERDICTS:
-                    return f"value {name!r}: {verdict}"
-                found.add(verdict)
-        if set(stored.names[1 + len(self._keys) :]) != set(self._declared):
-            found.add(EVOLVED)
-        return MIGRATED if MIGRATED in found else EVOLVED if EVOLVED in found else SAME
-
-    def adapted(self, table: pa.Table) -> pa.Table:
-        """A restored table with the values that are declared now, or CheckpointError."""
-        verdict = self.verdict(table.schema)
-        if verdict not in VERDICTS:
-            raise CheckpointError(verdict)
-        columns = [table.column(i) for i in range(1 + len(self._keys))]
-        for name, value in self._declared.items():
-            if name in table.column_names:
-                shape = shape_of(value)
-                column_verdict = plan_values(table.schema.field(name), shape)
-                columns.append(adapted_values(table.column(name), shape, column_verdict))
-            else:
-                columns.append(pa.repeat(pa.scalar(value.default, value.type), table.num_rows))
-        fields = [pa.field(name, value.type) for name, value in self._declared.items()]
-        return pa.table(columns, schema=pa.schema([table.schema.field(0), *self._keys, *fields]))
+        return StoredColumns(self.key_schema, self.declared)
 
 
 def _declared(function: Any, state: Mapping[str, ValueState] | None) -> dict[str, ValueState]:
@@ -165,8 +132,7 @@ def _declared(function: Any, state: Mapping[str, ValueState] | None) -> dict[str
     for name, value in found.items():
         if not isinstance(value, ValueState):
             raise PlanError(f"process_batches: state {name!r} is {value!r}; batch functions keep ValueState only")
-        if getattr(value, "ttl", None) is not None:
-            raise PlanError(f"process_batches: state {name!r} has a time-to-live, which batch functions do not support")
+    check_ttls([value.ttl for value in found.values()], "process_batches")
     return {value.name or name: value.named(name) for name, value in sorted(found.items())}
 
 
@@ -188,9 +154,15 @@ class _KeyedBatches(Operator):
         self._context = context
         label = operator_label(context)
         self._rows_out = Results(self._spec.output, label=label)
-        self._state_out = Results(self._values, label=f"{label}: the new state")
-        defaults = [pa.scalar(d.default, d.type) for d in self._spec.declared.values()]
-        self._table = SlotTable(self._key_schema, self._values, defaults=defaults, context=context)
+        self._state_out = Results(self._values, label=f"{label}: the new state", others=True)
+        declared = self._spec.declared.values()
+        self._table = SlotTable(
+            self._key_schema,
+            self._values,
+            defaults=[pa.scalar(value.default, value.type) for value in declared],
+            ttls=[value.ttl for value in declared],
+            context=context,
+        )
         if restored is not None and STATE in restored.states:
             self._restore(restored)
         if isinstance(self._function, KeyedBatchFunction):
@@ -204,21 +176,29 @@ class _KeyedBatches(Operator):
         if not batch.num_rows:
             return
         keys = self._table.find([batch.column(name) for name in self._key_schema.names])
-        rows = batch.append_column(KEY_ROW, pa.array(keys.rows))
-        state = pa.RecordBatch.from_arrays([*keys.columns, *self._table.read(keys.slots)], schema=self._given_schema)
+        values = self._table.read(keys.slots)
+        given_state = pa.RecordBatch.from_arrays([*keys.columns, *values], schema=self._given_schema)
+        emitted, new = self._called(
+            batch if keys.order is None else take_rows(batch, keys.order), keys.rows, given_state
+        )
+        if new is not None:
+            self._table.write(keys.slots, self._checked_state(new, len(keys.slots)))
+        else:
+            self._table.touch(keys.slots, values)
+        if emitted is not None:
+            emit(self._rows_out.checked(emitted), out)
+
+    def _called(self, rows: pa.RecordBatch, key_rows: Ints, state: pa.RecordBatch) -> tuple[Any, Any]:
+        """What the function returned: rows, and the new state."""
         kind = self._spec.kind
         try:
-            result = self._call(given(rows, kind), given(state, kind))
+            result = self._call(given_with(rows, KEY_ROW, key_rows, kind), given(state, kind))
         except WeirError:
             raise
         except Exception as error:
-            what = f"a batch of {batch.num_rows} rows ({format_schema(batch.schema)})"
+            what = f"a batch of {rows.num_rows} rows ({format_schema(rows.schema)})"
             raise user_code_error(error, self._context, doing=what) from None
-        emitted, new = result if isinstance(result, tuple) else (result, None)
-        if new is not None:
-            self._table.write(keys.slots, self._checked_state(new, len(keys.slots)))
-        if emitted is not None:
-            emit(self._rows_out.checked(emitted), out)
+        return result if isinstance(result, tuple) else (result, None)
 
     def freeze(self) -> Frozen:
         return Frozen(states={STATE: self._table.freeze()})
@@ -236,9 +216,7 @@ class _KeyedBatches(Operator):
             raise user_code_error(error, self._context, doing="close()") from None
 
     def _checked_state(self, new: Any, keys: int) -> list[pa.Array]:
-        is_pandas = type(new).__module__.startswith("pandas")
-        chosen = new[self._values.names] if is_pandas else new.select(self._values.names)
-        checked = self._state_out.checked(chosen)
+        checked = self._state_out.checked(new)
         if checked.num_rows != keys:
             raise SchemaError(
                 f"{operator_label(self._context)}: the new state has {checked.num_rows} rows, expected {keys}: one for "
@@ -250,6 +228,7 @@ class _KeyedBatches(Operator):
     def _restore(self, restored: Restored) -> None:
         columns = StoredColumns(self._key_schema, self._spec.declared)
         try:
-            self._table.restore(CheckedState(restored.states[STATE], columns.adapted))
+            now_ms = self._context.place.now_ms()
+            self._table.restore(CheckedState(restored.states[STATE], lambda table: columns.adapted(table, now_ms)))
         except CheckpointError as error:
             raise CheckpointError(f"{operator_label(self._context)}: {error.message}") from None

@@ -38,6 +38,8 @@ class KeyedRowOperator(RowOperator):
     """A row operator with state by key."""
 
     backend: Backend
+    other_states: frozenset[str] = frozenset()
+    """States that are restored elsewhere."""
 
     def __init__(self, key_schema: pa.Schema, operator_states: Mapping[str, OperatorState] | None = None) -> None:
         self._key_schema = key_schema
@@ -54,8 +56,9 @@ class KeyedRowOperator(RowOperator):
         self.declare()
         if restored is not None:
             unkeyed = self.operator_states.names
+            others = unkeyed | self.other_states
             self.operator_states.restore({name: state for name, state in restored.states.items() if name in unkeyed})
-            self.backend.restore({name: state for name, state in restored.states.items() if name not in unkeyed})
+            self.backend.restore({name: state for name, state in restored.states.items() if name not in others})
 
     def declare(self) -> None:
         """Declare the states."""

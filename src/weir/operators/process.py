@@ -1,41 +1,116 @@
-"""The keyed process function: Python code with state, one row at a time.
+"""Process functions as the plan describes them: of one keyed stream, of two, and of one with broadcast rules.
 
-Comes in: batches of rows that belong to this subtask's key groups. Goes out: batches
-of what the function gave, in the order of the rows. The loops below are the hot path
-of every row-wise job: they look nothing up and catch nothing per row.
+Comes in: the function, the keys and the schemas. Goes out: what comes out of it, its
+states, and the operator that runs it (keyed_function.py). Mistakes are told here, when
+the job is written.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
-from inspect import isgeneratorfunction
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from weir.errors import PlanError, WeirError
-from weir.operators.base import Operator, OperatorContext, OperatorSpec, Restored
+from weir.errors import PlanError, SchemaError
+from weir.operators.base import Operator, OperatorSpec
 from weir.operators.functions import (
-    ProcessContext,
+    BroadcastProcessFunction,
+    CoProcessFunction,
+    KeyedFunction,
     ProcessFunction,
-    States,
     declared_states,
-    keyed_states,
-    operator_states,
+    has_timers,
     state_verdict,
 )
-from weir.operators.keyed_rows import KeyedRowOperator, key_schema_of
-from weir.operators.row_codec import Rows, RowWriter, spread
-from weir.operators.user_code import operator_label, user_code_error
-from weir.schema import parse_schema
-from weir.state.backend import Key, declare
+from weir.operators.keyed_function import FunctionOperator, FunctionPlan, InputOf
+from weir.operators.keyed_rows import key_schema_of
+from weir.schema import format_type, parse_schema
 from weir.state.descriptor_base import StateDescriptor
 from weir.state.key_codec import KeyCodec
+from weir.state.timers import TIMERS, timer_verdict
+
+EventTime = tuple[str, int]
+"""The column with a stream's event times, and what is to be added, in microseconds."""
 
 
-class ProcessRows(OperatorSpec):
+class FunctionSpec(OperatorSpec):
+    """A function with state by key."""
+
+    kind: ClassVar[type[KeyedFunction]]
+    methods: ClassVar[tuple[str, ...]]
+    """By input: what is called with each row."""
+
+    def __init__(
+        self,
+        keys: Sequence[Sequence[str] | None],
+        function: Any,
+        schema: str | pa.Schema,
+        *,
+        state: Mapping[str, StateDescriptor] | None = None,
+        sides: Mapping[str, str | pa.Schema] | None = None,
+        times: Sequence[EventTime | None] = (),
+    ) -> None:
+        """`keys`, `times`: by input; no keys where it is broadcast."""
+        self.inputs_keys = tuple(None if some is None else tuple(some) for some in keys)
+        self.function = function
+        self.output = parse_schema(schema)
+        self.declared = declared_states(function, state, self.kind)
+        self.side_schemas = _side_schemas(sides or {}, function)
+        self.times = tuple(times) or (None,) * len(self.inputs_keys)
+        self.has_timers = has_timers(function)
+        self.key_schema: pa.Schema | None = None
+        """Known once `schema` has seen the inputs."""
+        self.inputs: tuple[pa.Schema, ...] = ()
+
+    def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        self.inputs = tuple(inputs)
+        found = [key_schema_of(keys, schema) for keys, schema in zip(self.inputs_keys, inputs) if keys is not None]
+        self.key_schema = found[0]
+        for other in found[1:]:
+            check_same_keys(found[0], other)
+        return self.output
+
+    def sides(self, inputs: Sequence[pa.Schema]) -> Mapping[str, pa.Schema]:
+        return self.side_schemas
+
+    def make(self) -> Operator:
+        if self.key_schema is None:
+            raise PlanError("process: its input schema is not known; call schema() before make()")
+        inputs = tuple(
+            InputOf(method, schema, keys, *(time or ()))
+            for method, schema, keys, time in zip(self.methods, self.inputs, self.inputs_keys, self.times)
+        )
+        return FunctionOperator(
+            FunctionPlan(
+                self.function,
+                inputs,
+                self.key_schema,
+                self.output,
+                declared=self.declared,
+                sides=self.side_schemas,
+                has_timers=self.has_timers,
+            )
+        )
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        own = tuple(descriptor.name or "" for descriptor in self.declared.values())
+        return (*own, TIMERS) if self.has_timers else own
+
+    def verdict(self, state: str, stored: pa.Schema) -> str:
+        if self.key_schema is None:
+            raise PlanError("process: its input schema is not known; call schema() before verdict()")
+        if self.has_timers and state == TIMERS:
+            return timer_verdict(self.key_schema, stored)
+        return state_verdict(self.declared, state, stored, keys=KeyCodec(self.key_schema).schema)
+
+
+class ProcessRows(FunctionSpec):
     """Call a ProcessFunction, or a plain function of (row, state), with each row at its key."""
+
+    kind = ProcessFunction
+    methods = ("process",)
 
     def __init__(
         self,
@@ -43,104 +118,45 @@ class ProcessRows(OperatorSpec):
         function: ProcessFunction | Callable[[Any, Any], Any],
         schema: str | pa.Schema,
         state: Mapping[str, StateDescriptor] | None = None,
+        *,
+        sides: Mapping[str, str | pa.Schema] | None = None,
+        time: EventTime | None = None,
     ) -> None:
-        self.keys = tuple(keys)
-        self.function = function
-        self.output = parse_schema(schema)
-        self.declared = declared_states(function, state)
-        self.key_schema: pa.Schema | None = None
-        """Known once `schema` has seen the input."""
-
-    def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        self.key_schema = key_schema_of(self.keys, inputs[0])
-        return self.output
-
-    def make(self) -> Operator:
-        if self.key_schema is None:
-            raise PlanError("process: its input schema is not known; call schema() before make()")
-        return _Process(self, self.key_schema)
-
-    @property
-    def states(self) -> tuple[str, ...]:
-        return tuple(descriptor.name or "" for descriptor in self.declared.values())
-
-    def verdict(self, state: str, stored: pa.Schema) -> str:
-        if self.key_schema is None:
-            raise PlanError("process: its input schema is not known; call schema() before verdict()")
-        return state_verdict(self.declared, state, stored, keys=KeyCodec(self.key_schema).schema)
+        super().__init__([keys], function, schema, state=state, sides=sides, times=[time])
 
 
-class _Process(KeyedRowOperator):
-    def __init__(self, spec: ProcessRows, key_schema: pa.Schema) -> None:
-        super().__init__(key_schema, operator_states(spec.declared))
-        self._declared = keyed_states(spec.declared)
-        self._output = spec.output
-        # Subtasks may share one process, and what a function keeps for itself must not be shared.
-        self._function = copy.deepcopy(spec.function) if isinstance(spec.function, ProcessFunction) else spec.function
-        self._opened = False
+class CoProcessRows(FunctionSpec):
+    """Call a CoProcessFunction with each row of two streams at its key."""
 
-    def open(self, context: OperatorContext, restored: Restored | None) -> None:
-        super().open(context, restored)
-        self._writer = RowWriter(self._output, operator_label(context))
-        function = self._function
-        if isinstance(function, ProcessFunction):
-            self._call: Callable[[Any, Any], Any] = function.process
-            self._given: Any = ProcessContext(context, self.backend.cursor, self.backend.shown)
-            for attribute, handle in self._handles.items():
-                setattr(function, attribute, handle)
-            try:
-                function.open(self._given)
-            except Exception as error:
-                raise user_code_error(error, context, doing="open()") from None
-            self._opened = True
-        else:
-            self._call = function
-            self._given = States(self._handles)
-        self._run = self._run_generator if isgeneratorfunction(self._call) else self._run_function
+    kind = CoProcessFunction
+    methods = ("process_left", "process_right")
 
-    def declare(self) -> None:
-        keyed = {name: declare(self.backend, state) for name, state in self._declared.items()}
-        self._handles = {**keyed, **self.operator_states.handles}
 
-    def convert(self, piece: pa.RecordBatch) -> pa.RecordBatch | None:
-        rows = self.read(piece)
-        results: list[Any] = []
-        keys = self.keys(piece)
-        self.backend.begin(keys)
-        try:
-            self._run(keys, rows, results)
-        except Exception as error:
-            raise self.failure(error, rows) from None
-        self.backend.end()
-        return self._writer.write(results) if results else None
+class BroadcastProcessRows(FunctionSpec):
+    """Call a BroadcastProcessFunction with each row of a keyed stream, and of one that every subtask gets."""
 
-    def _run_generator(self, keys: list[Key], rows: Rows, results: list[Any]) -> None:
-        call, given, cursor, append = self._call, self._given, self.backend.cursor, results.append
-        for row, cursor.key in zip(rows, keys):
-            for result in call(row, given):
-                append(result)
+    kind = BroadcastProcessFunction
+    methods = ("process", "process_broadcast")
 
-    def _run_function(self, keys: list[Key], rows: Rows, results: list[Any]) -> None:
-        call, given, cursor, append = self._call, self._given, self.backend.cursor, results.append
-        extend = results.extend
-        for row, cursor.key in zip(rows, keys):
-            result = call(row, given)
-            kind = type(result)
-            if kind is tuple:
-                append(result)
-            elif kind is list:
-                extend(result)
-            else:
-                extend(spread(result))
 
-    def close(self) -> None:
-        function = self._function
-        try:
-            if self._opened and isinstance(function, ProcessFunction):
-                function.close()
-        except WeirError:
-            raise
-        except Exception as error:
-            raise user_code_error(error, self.context, doing="close()") from None
-        finally:
-            super().close()
+def check_same_keys(left: pa.Schema, right: pa.Schema) -> None:
+    """Refuse keys of two streams that can never be equal, or that would live in different places."""
+    if len(left) != len(right):
+        raise SchemaError(
+            f"the streams have different numbers of keys: {', '.join(left.names)} and {', '.join(right.names)}"
+        )
+    for one, other in zip(KeyCodec(left).schema, KeyCodec(right).schema):
+        if one.type != other.type:
+            raise SchemaError(
+                f"key {one.name!r} is {format_type(one.type)} and key {other.name!r} of the other stream is "
+                f"{format_type(other.type)}; equal keys need one type: cast one of them with with_columns(…)"
+            )
+
+
+def _side_schemas(sides: Mapping[str, str | pa.Schema], function: Any) -> dict[str, pa.Schema]:
+    if sides and not isinstance(function, KeyedFunction):
+        raise PlanError("process: a plain function has no context.side(…); write a ProcessFunction to use sides=")
+    for tag in sides:
+        if not isinstance(tag, str) or not tag:
+            raise PlanError(f"process: the tag of a side output is a name, found {tag!r}")
+    return {tag: parse_schema(schema) for tag, schema in sides.items()}

@@ -66,7 +66,7 @@ class _Reduce(KeyedRowOperator):
         self._writer = RowWriter(self._schema, operator_label(context))
 
     def declare(self) -> None:
-        self._state = self.backend.row_state(STATE_NAME, self._schema, self._row_type._make)
+        self._state = self.backend.row_state(STATE_NAME, self._schema)
 
     def convert(self, piece: pa.RecordBatch) -> pa.RecordBatch | None:
         rows = self.read(piece)
@@ -91,7 +91,7 @@ class _Reduce(KeyedRowOperator):
         for row, cursor.key in zip(rows, keys):
             so_far = get()
             if so_far is not None:
-                row = function(so_far, row)
+                row = function(new(row_type, so_far), row)
                 if type(row) is tuple and len(row) == width:
                     row = new(row_type, row)
                 elif type(row) is not row_type:

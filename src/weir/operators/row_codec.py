@@ -59,6 +59,10 @@ class Rows:
     def current(self) -> Any:
         return self.at(self.position)
 
+    def value(self, column: int) -> Any:
+        """One value of the current row."""
+        return self._columns[column][self.position]
+
     def at(self, index: int) -> Any:
         return self._row_type._make(column[index] for column in self._columns)
 

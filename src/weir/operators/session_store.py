@@ -17,7 +17,7 @@ import pyarrow as pa
 from weir.errors import DataError
 from weir.operators.aggregate_frames import distinct
 from weir.operators.aggregate_layout import AggregateLayout
-from weir.operators.aggregate_state import Accumulators, find_slots
+from weir.operators.aggregate_state import Accumulators
 from weir.operators.base import OperatorContext
 from weir.state.key_index import FrozenKeys, KeyIndex
 from weir.state.xxhash64 import Ints
@@ -49,14 +49,14 @@ class SessionStore:
 
     def add_rows(self, batch: pa.RecordBatch, times: Ints) -> Ints:
         """Take rows of the user; the session of each."""
-        keys = find_slots(self._index, [batch.column(key) for key in self._layout.keys])
+        keys = self._index.slots([batch.column(key) for key in self._layout.keys])
         slots = self._place(keys, times, times)
         self.accumulators.add_rows(batch, slots, count=self._count)
         return slots
 
     def merge(self, keys: Sequence[pa.Array], starts: Ints, lasts: Ints, *, columns: Sequence[pa.Array]) -> Ints:
         """Take pieces of sessions, with accumulators; the session of each."""
-        slots = self._place(find_slots(self._index, keys), starts, lasts)
+        slots = self._place(self._index.slots(keys), starts, lasts)
         self.accumulators.merge(columns, slots, count=self._count)
         return slots
 
@@ -120,7 +120,7 @@ class SessionStore:
         keys, starts, lasts = self.keys(slots), self._start[slots], self._last[slots]
         self._start_over(KeyIndex(self._layout.key_schema))
         if len(slots):
-            found = find_slots(self._index, keys)
+            found = self._index.slots(keys)
             self._grow_keys()
             placed = self._new_slots(found, starts, lasts)
             np.add.at(self._sessions, found, 1)

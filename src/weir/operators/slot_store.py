@@ -7,6 +7,7 @@ writes. The slots themselves belong to the caller.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ import pyarrow as pa
 from weir.config import RocksDb
 from weir.operators.base import OperatorContext
 from weir.state.frozen import FrozenState, RestoredState
+from weir.state.growing import grown
 from weir.state.xxhash64 import Ints
 
 DIRTY_SLOTS_MAX = 65_536
@@ -24,6 +26,13 @@ BYTES_PER_SLOT = 256
 """What a slot is taken to need, keys and index included."""
 
 SLOTS_MAX_LEAST = 16_384
+
+SWEPT_ROWS_LEAST = 16
+SWEPT_ROWS_SHARE = 8
+"""With each batch, so many rows of the database are looked at, and one more for so many rows that come in."""
+
+Keep: TypeAlias = "Callable[[pa.Table], pa.Table]"
+Mask: TypeAlias = "npt.NDArray[np.bool_] | None"
 
 
 class SlotStore:
@@ -51,11 +60,8 @@ class SlotStore:
 
     def changed(self, slots: Ints, count: int) -> None:
         """These slots differ from the database; there are `count` by now."""
-        if count > len(self._dirty):
-            grown = np.zeros(2 * count, np.bool_)
-            grown[: len(self._dirty)] = self._dirty
-            self._dirty = grown
-        before = int(self._dirty[slots].sum())
+        self._dirty = grown(self._dirty, count, False)
+        before = int(np.count_nonzero(self._dirty[slots]))
         self._dirty[slots] = True
         # Rows of one slot are counted more than once here: too early is no harm.
         self._dirty_count += len(slots) - before
@@ -74,18 +80,20 @@ class SlotStore:
         self._dirty[:] = False
         self._dirty_count = 0
 
-    def freeze(self) -> FrozenState:
-        """What the database holds; write first."""
-        return self._rows.freeze()
+    def sweep(self, rows: int, expired: Callable[[pa.Array], npt.NDArray[np.bool_]]) -> None:
+        """Look at some rows of the database, in proportion to those that come in, and delete what has expired.
+        `expired`: of the last column, which."""
+        self._rows.sweep(SWEPT_ROWS_LEAST + rows // SWEPT_ROWS_SHARE, expired)
 
-    def restore(self, state: RestoredState) -> None:
-        self._rows.restore(state)
+    def freeze(self, keep: Keep = lambda table: table) -> FrozenState:
+        """What the database holds; write first. `keep`: leaves rows out of tables."""
+        return self._rows.freeze(keep)
+
+    def restore(self, state: RestoredState, keep: Keep = lambda table: table) -> None:
+        self._rows.restore(state, keep)
 
     def close(self) -> None:
         self._rows.close()
-
-
-Mask = npt.NDArray[np.bool_] | None
 
 
 def store_for(schema: pa.Schema, *, keys: int, context: OperatorContext) -> SlotStore | None:

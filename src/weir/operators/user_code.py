@@ -19,7 +19,13 @@ from weir.operators.base import OperatorContext
 from weir.state.values import shown
 
 _PACKAGE = PurePath(__file__).parent.parent
-_HIDDEN = (str(_PACKAGE / "operators"), str(_PACKAGE / "state"), str(PurePath(polars.__file__).parent))
+_HIDDEN = (
+    str(_PACKAGE / "operators"),
+    str(_PACKAGE / "state"),
+    str(_PACKAGE / "runtime" / "calls.py"),
+    str(PurePath(traceback.__file__).parent / "asyncio"),
+    str(PurePath(polars.__file__).parent),
+)
 """Where frames that say nothing to a user come from."""
 
 _NOTHING: Any = object()

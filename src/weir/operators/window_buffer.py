@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from weir.operators.aggregate_state import find_slots
 from weir.operators.base import OperatorContext
 from weir.operators.polars_bridge import in_flight_type
 from weir.state.frozen import KEY_GROUP_COLUMN, FrozenState
@@ -67,7 +66,7 @@ class RowBuffer:
 
     def add(self, batch: pa.RecordBatch, marks: Ints) -> Ints:
         """The slots of the rows."""
-        slots = find_slots(self.index, [batch.column(key) for key in self._layout.keys])
+        slots = self.index.slots([batch.column(key) for key in self._layout.keys])
         self._parts.append(batch)
         self._slots.append(slots)
         self._marks.append(marks)
@@ -96,7 +95,7 @@ class RowBuffer:
         self._parts, self._slots, self._marks = [taken], [self._slots[0][rows]], [self._marks[0][rows]]
         if forget_keys and len(self.index) > 2 * len(rows) + _SPARE_KEYS:
             self.index = KeyIndex(self._layout.key_schema)
-            self._slots = [find_slots(self.index, [taken.column(key) for key in self._layout.keys])]
+            self._slots = [self.index.slots([taken.column(key) for key in self._layout.keys])]
 
     def freeze(self, context: OperatorContext) -> FrozenState:
         rows = self.rows

@@ -17,7 +17,6 @@ import pyarrow as pa
 from weir.errors import CheckpointError
 from weir.operators.aggregate_frames import distinct
 from weir.operators.aggregate_layout import check_same_columns
-from weir.operators.aggregate_state import find_slots
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.row_codec import emit
 from weir.operators.user_code import operator_label
@@ -85,7 +84,7 @@ class CountedRowsOperator(Operator):
             return
         for table in restored.tables(COUNTS):
             for batch in table.select(self._spec.counted.names).cast(self._spec.counted).to_batches():
-                slots = find_slots(self._buffer.index, batch.columns[1:-1])
+                slots = self._buffer.index.slots(batch.columns[1:-1])
                 self._grow()
                 self._counts[slots] = batch.columns[-1].to_numpy()
         if tables := list(restored.tables(ROWS)):

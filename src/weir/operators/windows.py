@@ -61,6 +61,10 @@ class AlignedWindows:
         for start in range(first, last + 1, self.slide_us):
             yield start, start + self.size_us
 
+    def pane_starts(self, window_start_us: int) -> range:
+        """The panes of a window."""
+        return range(window_start_us, window_start_us + self.size_us, self.pane_us)
+
     def each_start(self, panes: Times) -> Iterator[Times]:
         """The starts of the last windows that hold panes, then of those before, and so on; where windows are not a
         whole number of slides, the last of all may be of windows that end before the pane."""

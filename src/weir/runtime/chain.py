@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from weir.ids import Uid
-from weir.operators.base import Emit, Operator
+from weir.operators.base import Emit, Operator, WaitingOperator
 
 
 @dataclass
@@ -61,6 +61,17 @@ class Chain:
             following = link.process
         self._first = following
         self._holding = False
+        self._waiting = [link.operator for link in self.links if isinstance(link.operator, WaitingOperator)]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether an operator can take no more rows for now."""
+        return any(operator.is_full for operator in self._waiting)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an operator waits for what is still to come of its rows."""
+        return any(operator.is_waiting for operator in self._waiting)
 
     @property
     def holding(self) -> bool:
@@ -100,13 +111,19 @@ class Chain:
         wakes_ms = [wake_ms for link in self.links if (wake_ms := link.operator.wake_ms) is not None]
         return min(wakes_ms, default=None)
 
-    def tick(self, now_ms: float) -> None:
-        """Tell those who want to know that so much time has passed."""
-        for link in self.links:
+    def tick(self, now_ms: float) -> int | None:
+        """Tell those who want to know that so much time has passed. The watermark that goes on behind the last, if one
+        was held back until now."""
+        passed_us = None
+        for index, link in enumerate(self.links):
             wake_ms = link.operator.wake_ms
             if wake_ms is not None and now_ms >= wake_ms:
                 self._holding = True
                 link.operator.tick(now_ms, link.out)
+            if isinstance(link.operator, WaitingOperator) and (time_us := link.operator.released()) is not None:
+                behind_us = self.watermark(time_us, behind=index)
+                passed_us = passed_us if behind_us is None else behind_us
+        return passed_us
 
     def flush(self) -> None:
         """Push out what operators hold back, from the first to the last."""

@@ -45,6 +45,11 @@ class CheckpointStore:
         self._attempt: AttemptId | None = None
         self._named: dict[CheckpointId, frozenset[str]] = {}
 
+    @property
+    def storage(self) -> Storage:
+        """Where the files lie that manifests name."""
+        return self._storage
+
     def check_free(self, run: str, resume: bool) -> None:
         """Refuse a directory that another job, or a run that could still be resumed, has filled. Changes nothing."""
         owner = self._owner()

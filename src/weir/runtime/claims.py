@@ -12,13 +12,14 @@ from dataclasses import replace
 from weir.config import JobConfig
 from weir.ids import AttemptId, CheckpointId
 from weir.runtime.checkpoint_store import CheckpointStore, Claim
-from weir.runtime.ports import Background
+from weir.runtime.ports import Background, Storage
 from weir.runtime.savepoints import origin_at
 from weir.snapshot.manifest import Manifest
 
 
 class ClaimDesk:
-    """Claims attempts of one job. `check`: raises when the job cannot start from a manifest."""
+    """Claims attempts of one job. `check`: raises when the job cannot start from a manifest of another run, whose files
+    are in that storage."""
 
     def __init__(
         self,
@@ -27,7 +28,7 @@ class ClaimDesk:
         run: str,
         store: CheckpointStore,
         background: Background,
-        check: Callable[[Manifest], None],
+        check: Callable[[Manifest, Storage], None],
     ) -> None:
         self.newest: AttemptId | None = None
         """The last attempt that was claimed: manifests carry it."""
@@ -39,10 +40,13 @@ class ClaimDesk:
         self._check = check
         self._origin = None if config.from_savepoint is None else origin_at(config.from_savepoint)
         self._is_adopted = False
+        self._own: AttemptId | None = None
+        """The first attempt that was claimed here: what it and later ones have written fits."""
         self._next_checkpoint = CheckpointId(1)
 
-    def claim(self, done: Callable[[Claim | BaseException], None]) -> None:
-        """Claim the next attempt. Nothing is claimed in a directory that may be somebody else's."""
+    def claim(self, done: Callable[[Claim | BaseException | None], None]) -> None:
+        """Claim the next attempt. Nothing is claimed in a directory that may be somebody else's: None is the answer
+        when it has just become ours, and the claim can be asked for again."""
         self.is_busy = True
         if self._is_adopted:
             self._background.run(self._claim_and_check, lambda result: self._claimed(result, done))
@@ -61,26 +65,26 @@ class ClaimDesk:
         is_foreign = claim.restore is not None and not claim.completed
         return self._origin.location if is_foreign and self._origin is not None else None
 
-    def _adopted(self, result: bool | BaseException, done: Callable[[Claim | BaseException], None]) -> None:
-        if isinstance(result, BaseException):
-            self.is_busy = False
-            done(result)
-        else:
-            self._is_adopted = True
-            self.claim(done)
+    def _adopted(self, result: bool | BaseException, done: Callable[[Claim | BaseException | None], None]) -> None:
+        self.is_busy = False
+        self._is_adopted = not isinstance(result, BaseException)
+        done(result if isinstance(result, BaseException) else None)
 
     def _claim_and_check(self) -> Claim:
-        claim = self._store.claim()
+        claim, storage = self._store.claim(), self._store.storage
         if claim.restore is None and self._origin is not None:
             # As long as there is no checkpoint of its own, every attempt starts from what the user named.
-            manifest = self._origin.read(self._origin.open())
+            storage = self._origin.open()
+            manifest = self._origin.read(storage)
             following = CheckpointId(max(claim.next_checkpoint, manifest.checkpoint + 1))
             claim = replace(claim, restore=manifest, next_checkpoint=following)
-        if claim.restore is not None:
-            self._check(claim.restore)
+        self._own = self._own or claim.attempt
+        is_own = storage is self._store.storage and claim.restore is not None and claim.restore.attempt >= self._own
+        if claim.restore is not None and not is_own:
+            self._check(claim.restore, storage)
         return claim
 
-    def _claimed(self, result: Claim | BaseException, done: Callable[[Claim | BaseException], None]) -> None:
+    def _claimed(self, result: Claim | BaseException, done: Callable[[Claim | BaseException | None], None]) -> None:
         self.is_busy = False
         if isinstance(result, Claim):
             self.newest = result.attempt

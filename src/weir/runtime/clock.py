@@ -19,10 +19,11 @@ T = TypeVar("T")
 
 CLOSE_TIMEOUT_S = 5.0
 
-BUSY_SHARE_MIN = 0.3
-"""A process whose other threads use less of a processor than this has no need of anybody's restraint."""
+BUSY_SHARE_MIN = 0.1
+"""A process whose other threads use less of a processor than this has no need of anybody's restraint. Low, since a
+stream that other processes leave little of the processor is short of it, and not idle."""
 
-UNPACED_S = 0.3
+UNPACED_S = 0.05
 """Processor time that each piece of work may take at once: small snapshots should not wait."""
 
 BREATH_MAX_S = 0.05

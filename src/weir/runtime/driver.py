@@ -70,7 +70,7 @@ class Driver:
             run=run,
             store=store,
             background=background,
-            check=lambda found: check_compatible(found, self._plan, may_drop=config.allow_dropped_state),
+            check=lambda found, at: check_compatible(found, self._plan, at, may_drop=config.allow_dropped_state),
         )
         self._leaving: Verdict | None = None
         """Why all regions are being left."""
@@ -233,9 +233,9 @@ class Driver:
         if region is not None and not is_over and not self._claims.is_busy and not self._coordinator.is_publishing:
             self._claims.claim(lambda result: self._claimed(region, result))
 
-    def _claimed(self, region: Region, result: Claim | BaseException) -> None:
-        if not isinstance(region.phase, phases.Claiming) or region not in self._regions:
-            self._claim_next()  # It was left meanwhile; others may have come.
+    def _claimed(self, region: Region, result: Claim | BaseException | None) -> None:
+        if result is None or not isinstance(region.phase, phases.Claiming) or region not in self._regions:
+            self._claim_next()  # The directory is ours now; or it was left meanwhile, and others may have come.
         elif isinstance(result, BaseException):
             self._fail(region, f"{type(result).__name__}: {result}", fatal=isinstance(result, JobError))
         elif self._leaving is None and self._ended is None:

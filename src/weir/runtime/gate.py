@@ -19,7 +19,7 @@ from weir.ids import SubtaskId, Uid
 from weir.operators.base import Emit
 from weir.runtime.ports import Element, OutChannel, Transport
 from weir.snapshot.elements import Marker
-from weir.state.hashing import split_by_owner
+from weir.state.splitting import KeySplitter
 
 Route = Callable[[pa.RecordBatch], Sequence[tuple[int, pa.RecordBatch]]]
 """Which part of a batch goes to which target."""
@@ -101,8 +101,7 @@ def _route(edge: Edge, index: int, targets: int, max_parallelism: int) -> Route:
     if isinstance(exchange, Forward) or targets == 1:
         return lambda batch: ((0, batch),)
     if isinstance(exchange, HashByKey):
-        keys = exchange.keys
-        return lambda batch: split_by_owner(batch, keys, parallelism=targets, max_parallelism=max_parallelism)
+        return KeySplitter(exchange.keys, targets, max_parallelism).split
     if isinstance(exchange, Broadcast):
         return lambda batch: [(target, batch) for target in range(targets)]
     if isinstance(exchange, Rebalance):

@@ -153,6 +153,7 @@ def _record(record: CheckpointRecord) -> dict[str, Any]:
         "state": record.state.value,
         "duration_ms": round(record.duration_ms),
         "size_bytes": record.size_bytes,
+        "uploaded_bytes": record.uploaded_bytes,
         "acknowledged": record.acknowledged,
         "final": record.final,
         "savepoint": record.savepoint,

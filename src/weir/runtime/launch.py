@@ -69,8 +69,9 @@ def _checked_origin(plan: Plan, config: JobConfig, store: CheckpointStore) -> Jo
     if config.from_savepoint is None:
         return config
     origin = origin_at(config.from_savepoint)
-    manifest = origin.read(origin.open())
-    check_compatible(manifest, plan, may_drop=config.allow_dropped_state)
+    storage = origin.open()
+    manifest = origin.read(storage)
+    check_compatible(manifest, plan, storage, may_drop=config.allow_dropped_state)
     newest = store.listing().newest_published
     is_last = newest == PublishedCheckpoint(manifest.checkpoint, manifest.attempt) and manifest.job == config.name
     return replace(config, resume=config.resume or is_last)

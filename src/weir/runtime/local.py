@@ -1,8 +1,8 @@
 """A whole job in one thread of this process: the production driver and workers over ports in memory.
 
 Comes in: a plan, settings and when to crash. Goes out: what the plan's own sinks do
-with their rows, and the driver's records. Starts no thread and opens no socket; only the
-rocksdb backend has files, in a directory for temporary ones.
+with their rows, and the driver's records. Opens no socket, and starts no thread but for
+async functions; only the rocksdb backend has files, in a directory for temporary ones.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from weir.errors import JobFailed, ProtocolViolation
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, ChannelId, CheckpointId, TaskIndex
 from weir.runtime import layout, phases
+from weir.runtime.calls import ThreadedCalls
 from weir.runtime.channels import LocalChannel
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.driver import Driver
@@ -132,7 +133,8 @@ class _Task:
         if isinstance(run.settings.backend, RocksDb):
             self._directory = tempfile.TemporaryDirectory(prefix="weir-", dir=run.settings.backend.directory)
         directory = None if self._directory is None else self._directory.name
-        self.worker = Worker(self._config, WorkerPorts(run.clock, run, self, self._background, run.storage, directory))
+        ports = WorkerPorts(run.clock, run, self, self._background, run.storage, directory, ThreadedCalls)
+        self.worker = Worker(self._config, ports)
         self.worker.open(manifest)
 
 

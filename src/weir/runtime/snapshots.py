@@ -42,6 +42,7 @@ class _Written:
     parts: tuple[OperatorPart, ...]
     committable: Json
     refusal: str | None
+    uploaded_bytes: int = 0
     exported: tuple[OperatorPart, ...] = ()
     export_refused: str | None = None
 
@@ -107,23 +108,32 @@ class Snapshotter:
         self._background.run(lambda: self._write(snapshot, skip), lambda result: self._written(snapshot, result))
 
     def _write(self, snapshot: Snapshot, skip: bool) -> _Written:
+        try:
+            return self._write_all(snapshot, skip)
+        finally:
+            for frozen in snapshot.frozen.values():
+                for state in frozen.states.values():
+                    state.discard(self._background.breathe)
+
+    def _write_all(self, snapshot: Snapshot, skip: bool) -> _Written:
         # First the sink: its epoch is part of every later snapshot, whatever becomes of this one. A failure here
         # loses rows, so it is raised and ends the attempt; a failure to write state only declines the checkpoint.
         committable = snapshot.prepare() if snapshot.prepare else None
         if skip:
             return _Written((), committable, "aborted before it was written")
         try:
-            parts = tuple(self._write_part(snapshot.checkpoint, uid, frozen) for uid, frozen in snapshot.frozen.items())
+            parts, uploaded_bytes = self._write_parts(snapshot)
         except OSError as error:
             return _Written((), committable, f"{type(error).__name__}: {error}")
         if snapshot.savepoint is None:
-            return _Written(parts, committable, None)
+            return _Written(parts, committable, None, uploaded_bytes)
         try:
             exported = self._export(snapshot, snapshot.savepoint)
         except Exception as error:
             # A place that cannot be written is the savepoint's trouble, and not the checkpoint's.
-            return _Written(parts, committable, None, export_refused=f"{type(error).__name__}: {error}")
-        return _Written(parts, committable, None, exported)
+            refused = f"{type(error).__name__}: {error}"
+            return _Written(parts, committable, None, uploaded_bytes, export_refused=refused)
+        return _Written(parts, committable, None, uploaded_bytes, exported)
 
     def _export(self, snapshot: Snapshot, savepoint: str) -> tuple[OperatorPart, ...]:
         """The same states as whole tables of the savepoint. What the sink has still to commit is not in it: the
@@ -146,20 +156,26 @@ class Snapshotter:
             parts.append(OperatorPart(uid, frozen.inline, states))
         return tuple(parts)
 
-    def _write_part(self, checkpoint: CheckpointId, uid: Uid, frozen: Frozen) -> OperatorPart:
-        states: dict[str, StatePart] = {}
-        for name, state in frozen.states.items():
-            writer = CheckpointWriter(
-                self._storage,
-                checkpoint,
-                self._attempt,
-                uid=uid,
-                subtask=self._subtask,
-                state=name,
-                breathe=self._background.breathe,
-            )
-            states[name] = state.write(writer)
-        return OperatorPart(uid, frozen.inline, states)
+    def _write_parts(self, snapshot: Snapshot) -> tuple[tuple[OperatorPart, ...], int]:
+        """What each operator has put in, and how many bytes were written."""
+        parts = []
+        uploaded_bytes = 0
+        for uid, frozen in snapshot.frozen.items():
+            states: dict[str, StatePart] = {}
+            for name, state in frozen.states.items():
+                writer = CheckpointWriter(
+                    self._storage,
+                    snapshot.checkpoint,
+                    self._attempt,
+                    uid=uid,
+                    subtask=self._subtask,
+                    state=name,
+                    breathe=self._background.breathe,
+                )
+                states[name] = state.write(writer)
+                uploaded_bytes += writer.written_bytes
+            parts.append(OperatorPart(uid, frozen.inline, states))
+        return tuple(parts), uploaded_bytes
 
     def _written(self, snapshot: Snapshot, result: _Written | BaseException) -> None:
         self._busy = False
@@ -187,6 +203,7 @@ class Snapshotter:
                     duration_ms,
                     result.exported,
                     result.export_refused,
+                    result.uploaded_bytes,
                 )
             )
         else:

@@ -42,13 +42,14 @@ class CheckpointWriter:
         self._attempt = attempt
         self._name = layout.state_name(uid, subtask.index, state)
         self._breathe = breathe
+        self.written_bytes = 0
 
     def put(self, name: str, data: pa.Buffer | bytes, *, shared: bool = False) -> FileRef:
         path = self._path(name, shared)
         self._storage.write(path, data)
         if isinstance(self._storage, LocalCopies):
             self._storage.keep(path, data)
-        return FileRef(path, memoryview(data).nbytes, checksum(data))
+        return self._written(path, data)
 
     def put_file(self, name: str, local_path: str, *, shared: bool = False) -> FileRef:
         path = self._path(name, shared)
@@ -57,7 +58,12 @@ class CheckpointWriter:
             self._storage.write(path, data)
             if isinstance(self._storage, LocalCopies):
                 self._storage.keep_file(path, local_path)
-            return FileRef(path, data.size, checksum(data))
+            return self._written(path, data)
+
+    def _written(self, path: str, data: pa.Buffer | bytes) -> FileRef:
+        length_bytes = memoryview(data).nbytes
+        self.written_bytes += length_bytes
+        return FileRef(path, length_bytes, checksum(data))
 
     def _path(self, name: str, shared: bool) -> str:
         directory = layout.shared_path if shared else layout.state_path

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -85,6 +85,9 @@ class Subtask(ABC):
         """Since watermarks were made, there was always room for more rows."""
         self.watermark_us: int | None = None
         """The last watermark that went on."""
+        self._left_to_end: deque[Callable[[], None]] = deque()
+        """Once the input has ended."""
+        self._holds_idle = False
 
     @property
     def wake_ms(self) -> float | None:
@@ -118,23 +121,32 @@ class Subtask(ABC):
         """Make watermarks, and wake operators that wait for the wall clock, when it is time to."""
         if self.finished:
             return
-        if self._generators and (now_ms := self._clock.now_ms()) >= self._generate_ms:
+        if self._generators and not self._left_to_end and (now_ms := self._clock.now_ms()) >= self._generate_ms:
             self._generate_ms = now_ms + self._watermark_interval_ms
             for index, generator in self._generators:
                 made = generator.generated(now_ms, is_starved=self._is_starved)
                 if isinstance(made, Watermark):
                     self._pass_watermark(self.chain.watermark(made.time_us, behind=index))
                 elif made is not None:
-                    self._gate.mark(made)
+                    self._pass_idle()
             self._is_starved = True
         wake_ms = self.chain.wake_ms
         if wake_ms is not None and (now_ms := self._clock.wall_ms()) >= wake_ms:
-            self.chain.tick(now_ms)
+            self._pass_watermark(self.chain.tick(now_ms))
+            if self._holds_idle:
+                self._pass_idle()
 
     def _pass_watermark(self, time_us: int | None) -> None:
         if time_us is not None:
             self.watermark_us = time_us
-            self._gate.mark(Watermark(time_us))
+            if time_us != END_US:  # the end of the input says it
+                self._gate.mark(Watermark(time_us))
+
+    def _pass_idle(self) -> None:
+        """No rows come for now, once there is nothing left to come of those before."""
+        self._holds_idle = self.chain.is_waiting
+        if not self._holds_idle:
+            self._gate.mark(StreamIdle())
 
     @abstractmethod
     def _work(self) -> bool:
@@ -188,7 +200,18 @@ class Subtask(ABC):
         for behind in [*(index for index, _ in self._generators), -1]:
             if self.chain.watermark(END_US, behind=behind) is not None:
                 self.watermark_us = END_US
-        self.chain.end()
+        self._left_to_end = deque([self.chain.end, self._finish])
+        self._go_on_ending()
+
+    def _go_on_ending(self) -> bool:
+        """What is left to do at the end of the input, as soon as no operator waits any more."""
+        progressed = False
+        while self._left_to_end and not self.chain.is_waiting:
+            self._left_to_end.popleft()()
+            progressed = True
+        return progressed
+
+    def _finish(self) -> None:
         self._gate.mark(EndOfInput())
         self.finished = True
 
@@ -213,7 +236,7 @@ class SourceSubtask(Subtask):
         self._triggers: deque[_Trigger] = deque()
         self._cancelled: set[CheckpointId] = set()
         """Triggers that wait and were aborted meanwhile."""
-        self._tracker = self._generators[0][1] if self._generators and self._generators[0][0] == 0 else None
+        self._tracker = self._generators[0][1] if self._generators else None
         """Whom the splits of this source concern."""
         self._poll_after_ms = 0.0
         self._paused_by: CheckpointId | None = None
@@ -223,7 +246,7 @@ class SourceSubtask(Subtask):
     def wake_ms(self) -> float | None:
         """The same, and when the reader wants to be asked again."""
         wake_ms = super().wake_ms
-        if self.finished or self._paused_by is not None or self._gate.full:
+        if self.finished or self._paused_by is not None or self._gate.full or self._left_to_end or self.chain.is_full:
             return wake_ms
         return self._poll_after_ms if wake_ms is None else min(wake_ms, self._poll_after_ms)
 
@@ -259,12 +282,18 @@ class SourceSubtask(Subtask):
             return True
         if self.finished or self._paused_by is not None or self._clock.now_ms() < self._poll_after_ms:
             return False
+        if self._left_to_end:
+            return self._go_on_ending()
         if self._draining:
             self._end()
             return True
+        if self.chain.is_full:
+            self._is_starved = False  # what there is no room for is no idleness
+            return False
         batch = self.reader.poll(self._rows_max)
         if batch is not None and batch.num_rows:
             self.counters.gave(batch)
+            self._holds_idle = False
             if self._tracker is not None:
                 self._tracker.reading(self.reader.split, self.reader.open_splits)
             self.chain.process(batch)
@@ -319,10 +348,15 @@ class InnerSubtask(Subtask):
         self._align(CheckpointAborted(checkpoint))
 
     def _work(self) -> bool:
+        if self._left_to_end and self._go_on_ending():
+            return True
         count = len(self._inputs)
+        is_full = self.chain.is_full
         for offset in range(count):
             channel = (self._turn + offset) % count
-            if channel not in self._blocked and self._inputs[channel].peek() is not None:
+            element = None if channel in self._blocked else self._inputs[channel].peek()
+            # Markers pass also where there is no room for rows: these are part of the snapshot.
+            if element is not None and not (is_full and isinstance(element, pa.RecordBatch)):
                 self._turn = (channel + 1) % count
                 self._take(channel)
                 return True
@@ -333,6 +367,7 @@ class InnerSubtask(Subtask):
         self._inputs[channel].pop()
         if isinstance(element, pa.RecordBatch):
             self._watermarks.resumed(channel)
+            self._holds_idle = False
             self.chain.process_from(self._ports[channel], self._merged(channel, element))
             return
         if isinstance(element, Barrier):
@@ -345,7 +380,7 @@ class InnerSubtask(Subtask):
         elif isinstance(element, StreamIdle):
             self._advance(self._watermarks.idle(channel))
             if self._watermarks.is_idle:
-                self._gate.mark(element)
+                self._pass_idle()
         elif isinstance(element, EndOfInput):
             self._ended.add(channel)
             if len(self._ended) == len(self._inputs):

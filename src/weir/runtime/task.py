@@ -8,6 +8,7 @@ driver is gone. The only thread that runs operators is the one that Spark calls 
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from weir.errors import JobError, TaskLost, WeirError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime import layout
+from weir.runtime.calls import ThreadedCalls
 from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
 from weir.runtime.control import ControlClient, RemoteStorage
 from weir.runtime.exchange import TaskTransport
@@ -29,6 +31,10 @@ from weir.runtime.storage import open_storage
 from weir.runtime.worker import Worker, WorkerConfig, WorkerPorts
 from weir.snapshot.manifest import Manifest, decode
 from weir.snapshot.messages import CheckpointCompleted, DeployTask, StopTask, TaskFailed, TaskRegistered, ToTask
+
+SWITCH_INTERVAL_S = 0.001
+"""How long a background thread may keep the interpreter when the loop wants it back: Python's own 5 ms, each time that
+the loop calls into Arrow or RocksDB, would add up to a pause."""
 
 IDLE_WAIT_MAX_MS = 100.0
 """Longest nap of an idle loop; whatever arrives wakes it earlier."""
@@ -89,6 +95,8 @@ class _Task:
         )
 
     def run(self) -> None:
+        usual_s = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         try:
             self._run()
         except BaseException as error:
@@ -96,6 +104,7 @@ class _Task:
             raise
         finally:
             self._close()
+            sys.setswitchinterval(usual_s)
 
     def _run(self) -> None:
         spec = self._spec
@@ -114,6 +123,7 @@ class _Task:
             self._background,
             storage,
             None if self._directory is None else self._directory.path,
+            lambda function, policy: ThreadedCalls(function, policy, wake=self._mailbox.wake),
         )
         self._worker = Worker(config, ports)
         if deploy.restore is not None and deploy.origin is not None:

@@ -18,6 +18,7 @@ from weir.errors import ProtocolViolation
 from weir.graph.plan import Plan, PlannedOperator
 from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex, Uid
 from weir.operators.base import OperatorContext, OperatorSpec, Restored
+from weir.operators.calls import MakeCalls
 from weir.operators.sink import Sink
 from weir.operators.source import Source
 from weir.runtime.chain import Chain, Link
@@ -59,6 +60,8 @@ class WorkerPorts:
     storage: Storage
     directory: str | None = None
     """A local directory for state, of this task's own; None: there is none."""
+    calls: MakeCalls | None = None
+    """Makes calls of users' async functions; None: nobody does."""
 
 
 @dataclass(frozen=True)
@@ -309,6 +312,7 @@ class _Builder:
                 tables_per_task=self._config.plan.stateful_per_task,
                 now_ms=self._ports.clock.wall_ms,
             ),
+            calls=self._ports.calls,
         )
 
     def _directory(self, uid: Uid) -> str | None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weir.service.bench_run import run_workload
 from weir.service.bench_state_cli import state_application
-from weir.service.failures import FAILED, error_console, readable_errors
 
 if TYPE_CHECKING:
     from weir.service.bench.harness import Options, Report
@@ -46,6 +46,8 @@ def bench_application() -> typer.Typer:
     app.command("filter")(bench_filter)
     app.command("keyed-sum")(bench_keyed_sum)
     app.command("keyed-process")(bench_keyed_process)
+    app.command("keyed-batches")(bench_keyed_batches)
+    app.command("interval-join")(bench_interval_join)
     app.command("window")(bench_window)
     app.command("sliding")(bench_sliding)
     app.command("session")(bench_session)
@@ -122,6 +124,54 @@ def bench_keyed_process(
 
     options = _options(events, parallelism, checkpoint_every, work=work)
     _bench(run_keyed_process, options, json=json, master=master, debug=debug)
+
+
+def bench_keyed_batches(
+    events: int = Events(100_000_000),
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Run keyed-process, too, with a tenth of the events; give the ratio.")
+    ] = False,
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "5s",
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """The same sum with a KeyedBatchFunction: one call for a batch, state as columns, one row out for each row.
+
+    Data: as for keyed-sum. Every row must come out, and every key's last committed sum must be the true one. The rows
+    that go in and come out are those of keyed-process.
+
+    **Example:** `weir bench keyed-batches --compare`
+    """
+    from weir.service.bench.keyed import run_keyed_batches
+
+    options = _options(events, parallelism, checkpoint_every, work=work)
+    _bench(lambda given: run_keyed_batches(given, compare=compare), options, json=json, master=master, debug=debug)
+
+
+def bench_interval_join(
+    events: int = Events(40_000_000),
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "5s",
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """Two streams joined by key where their times are within a second: two sources → key by → join → sink.
+
+    Data: half of the events on each side, 500,000 a second of event time, out of order by up to a second, over
+    1,000,000 keys, computed with NumPy from the row's number. A row has one partner on average. The number of committed
+    pairs, and the sum of the products of their values, must be the true ones.
+
+    **Example:** `weir bench interval-join --events 20000000 --json`
+    """
+    from weir.service.bench.interval_join import run_interval_join
+
+    options = _options(events, parallelism, checkpoint_every, work=work)
+    _bench(run_interval_join, options, json=json, master=master, debug=debug)
 
 
 def bench_window(
@@ -289,30 +339,4 @@ def _options(events: int, parallelism: int, checkpoint_every: str, *, work: str 
 def _bench(
     workload: Callable[[Options], Report], options: Options, *, json: bool, master: str | None, debug: bool
 ) -> None:
-    with readable_errors(debug=debug):
-        from dataclasses import replace
-
-        from weir.service.progress import Progress
-        from weir.service.session import spark_on
-
-        progress = None if json else Progress(error_console())
-        try:
-            with spark_on(master, "weir bench"):
-                report = workload(replace(options, show=progress))
-        finally:
-            if progress is not None:
-                progress.close()
-        typer.echo(report.as_json()) if json else _show(report)
-        if not report.verified:
-            raise typer.Exit(FAILED)
-
-
-def _show(report: Report) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(show_header=False, title=report.workload, title_justify="left")
-    for name, value in report.as_dict().items():
-        if name != "workload":
-            table.add_row(name, f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value))
-    Console().print(table)
+    run_workload(workload, lambda: options, json=json, master=master, debug=debug)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.service.failures import FAILED, error_console, readable_errors
+from weir.service.bench_run import run_workload
 
 if TYPE_CHECKING:
     from weir.service.bench.harness import Report
@@ -150,23 +150,7 @@ def _run(
     json: bool,
     debug: bool,
 ) -> None:
-    with readable_errors(debug=debug):
-        from dataclasses import replace
-
-        from weir.service.progress import Progress
-        from weir.service.session import spark_on
-
-        options = _options(*given)
-        progress = None if json else Progress(error_console())
-        try:
-            with spark_on(None, "weir bench"):
-                report = workload(replace(options, show=progress))
-        finally:
-            if progress is not None:
-                progress.close()
-        typer.echo(report.as_json() if json else "\n".join(f"{k}: {v}" for k, v in report.as_dict().items()))
-        if not report.verified:
-            raise typer.Exit(FAILED)
+    run_workload(workload, lambda: _options(*given), json=json, debug=debug)
 
 
 def _options(keys: int, backend: str, memory: str, kind: str, parallelism: int, work: str | None) -> StateOptions:

@@ -117,11 +117,12 @@ def checkpoints(name: JobName, run: Run = None, pid: Pid = None, as_json: AsJson
                     record["state"],
                     f"{record['duration_ms']:,} ms",
                     _size(record["size_bytes"]),
+                    _size(record["uploaded_bytes"]),
                     record["savepoint"] or record["reason"] or ("final" if record["final"] else ""),
                 )
                 for record in found
             ]
-            _table(("id", "state", "took", "size", ""), rows)
+            _table(("id", "state", "took", "size", "uploaded", ""), rows)
 
 
 # --- Doing ----------------------------------------------------------------------------------------------

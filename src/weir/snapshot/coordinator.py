@@ -318,7 +318,7 @@ class Coordinator:
         if run is None or pending is None or event.subtask in pending.parts:
             return []
         pending.parts[event.subtask] = event.parts
-        self._history.acknowledged(event.checkpoint, event.parts)
+        self._history.acknowledged(event)
         if len(pending.parts) == len(run.subtasks):
             pending.stage = Stage.READY
         return self._requests.snapshot_taken(event)

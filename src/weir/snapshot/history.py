@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from weir.ids import AttemptId, CheckpointId
-from weir.snapshot.messages import AbortReason, OperatorPart
+from weir.snapshot.messages import AbortReason, SnapshotTaken
 
 RECORDS_MAX = 100
 """Checkpoints that are remembered."""
@@ -36,6 +36,8 @@ class CheckpointRecord:
     """From the trigger to the end; 0 while it is pending."""
     size_bytes: int = 0
     """Of the state files that were acknowledged so far."""
+    uploaded_bytes: int = 0
+    """Of these, what was written for this checkpoint; the rest lay in storage already."""
     acknowledged: int = 0
     """Subtasks whose part is durable."""
     reason: AbortReason | None = None
@@ -61,15 +63,18 @@ class History:
         if len(self._records) > RECORDS_MAX:
             del self._records[next(iter(self._records))]
 
-    def acknowledged(self, checkpoint: CheckpointId, parts: tuple[OperatorPart, ...]) -> None:
-        record = self._records.get(checkpoint)
+    def acknowledged(self, taken: SnapshotTaken) -> None:
+        record = self._records.get(taken.checkpoint)
         if record is None:
             return
         added_bytes = sum(
-            file.length_bytes for part in parts for state in part.states.values() for file in state.files.values()
+            file.length_bytes for part in taken.parts for state in part.states.values() for file in state.files.values()
         )
-        self._records[checkpoint] = replace(
-            record, size_bytes=record.size_bytes + added_bytes, acknowledged=record.acknowledged + 1
+        self._records[taken.checkpoint] = replace(
+            record,
+            size_bytes=record.size_bytes + added_bytes,
+            uploaded_bytes=record.uploaded_bytes + taken.uploaded_bytes,
+            acknowledged=record.acknowledged + 1,
         )
 
     def completed(self, checkpoint: CheckpointId, now_ms: float) -> None:

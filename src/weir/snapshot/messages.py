@@ -94,6 +94,8 @@ class SnapshotTaken:
     """For a savepoint: the same states, as files of the savepoint, and nothing that is still to be committed."""
     export_refused: str | None = None
     """Why there is no export; the checkpoint itself is none the worse."""
+    uploaded_bytes: int = 0
+    """Of the parts' files, those that were written for this checkpoint; the others lay in storage already."""
 
 
 @dataclass(frozen=True)

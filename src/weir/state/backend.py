@@ -7,7 +7,7 @@ backends and operators share; tests/contract holds what they promise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -38,10 +38,6 @@ Key: TypeAlias = Any
 """A key as a backend holds it: a scalar for one key column, a tuple for several."""
 
 
-MakeRow: TypeAlias = Callable[[Iterable[Any]], Any]
-"""Makes a row of its values."""
-
-
 class KeyCursor:
     """The key whose row is being processed. The operator sets it once per row; all handles read it."""
 
@@ -64,6 +60,9 @@ class Backend(Protocol):
     def keys(self, columns: Sequence[pa.Array]) -> list[Key]:
         """The keys of a batch's rows, from its key columns; equal keys are equal Python values."""
 
+    def columns(self, keys: Sequence[Key]) -> list[pa.Array]:
+        """The key columns of a state table, from at least one key. Safe to call from another thread."""
+
     def shown(self, key: Key) -> Any:
         """A key as users know it."""
 
@@ -77,8 +76,8 @@ class Backend(Protocol):
 
     def aggregating_state(self, descriptor: AggregatingState) -> AggregatingHandle: ...
 
-    def row_state(self, name: str, schema: pa.Schema, make: MakeRow) -> RowHandle:
-        """Declare a state of whole rows, a struct in its table; `make` builds the rows that `get` returns."""
+    def row_state(self, name: str, schema: pa.Schema) -> RowHandle:
+        """Declare a state of whole rows, a struct in its table."""
 
     def begin(self, keys: Sequence[Key]) -> None:
         """Rows with these keys come now, one after the other: a backend may fetch their values at once."""

@@ -1,8 +1,9 @@
 """What one state holds by key, and how it is frozen without copying it.
 
 Comes in: values by key. Goes out: the same, and views of how they were at a barrier.
-A freeze puts a fresh dictionary on top of the ones before, which do not change while a
-view needs them. Afterwards the layers are merged, a few entries with each batch of rows.
+A freeze puts a fresh dictionary on top of the ones before, which do not change until the
+view's reader has copied what they refer to (some 30 ns a key), or has released it. Then
+the layers are merged, a few entries with each batch of rows.
 
 The law of a `Cells`: what lies in the dictionary itself is its own and may be changed in
 place (a list, say); what lies below may not, but must be copied up first (`own`).
@@ -12,8 +13,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
-from typing import Any
+from itertools import compress, islice
+from typing import Any, TypeAlias
 
 from weir.state.backend import Key
 from weir.state.untracked import untrack
@@ -22,11 +23,14 @@ NOTHING: Any = object()
 """Where a key has no value."""
 
 MERGE_ENTRIES_LEAST = 1_024
-MERGE_ENTRIES_PER_KEY = 4
-"""Entries that are merged with each batch: several for each of its keys, since each key may add one."""
+MERGE_ENTRIES_PER_KEY = 2
+"""Entries that are merged with each batch: more than its keys, since each of those may add one."""
 
 PIECE_KEYS = 10_000
 """Keys that a background thread takes at once: more would hold up the stream, which shares the interpreter."""
+
+Piece: TypeAlias = tuple[list[Key], list[Any]]
+"""Some keys and their values."""
 
 
 class Cells(dict[Key, Any]):
@@ -72,27 +76,54 @@ class View:
     """All values as they were at a barrier. May be read by another thread until it is released."""
 
     def __init__(self, layers: tuple[Cells, ...], release: Callable[[View], None]) -> None:
-        self.layers = layers
+        self._layers = layers
         """The newest first."""
         self._release = release
+        self._copy: list[Piece] | None = None
         self.expired: list[Key] = []
         """Keys that the reader found to have expired; noted here for the owner."""
 
-    def key_pieces(self) -> Iterator[list[Key]]:
-        """Every key once, in pieces."""
-        for depth, layer in enumerate(self.layers):
-            newer = self.layers[:depth]
-            keys = iter(layer)
-            while piece := list(islice(keys, PIECE_KEYS)):
-                yield [key for key in piece if not _is_in(newer, key)] if newer else piece
+    @property
+    def pinned(self) -> int:
+        """How many layers, from the oldest, this view still needs."""
+        return len(self._layers)
 
-    def values(self, keys: Sequence[Key]) -> list[Any]:
-        """The values of some of the keys."""
-        if len(self.layers) == 1:
-            return list(map(self.layers[0].__getitem__, keys))
-        return [next(layer[key] for layer in self.layers if key in layer) for key in keys]
+    def pieces(self) -> Iterator[Piece]:
+        """Every key once, with its value."""
+        layers = self._layers
+        for depth, layer in enumerate(layers):
+            newer = layers[:depth]
+            keys, values = iter(layer), iter(layer.values())
+            while piece := list(islice(keys, PIECE_KEYS)):
+                held = list(islice(values, PIECE_KEYS))
+                if newer:
+                    kept = [not _is_in(newer, key) for key in piece]
+                    piece, held = list(compress(piece, kept)), list(compress(held, kept))
+                yield piece, held
+
+    def copy(self, *, in_place: bool) -> Sequence[Piece]:
+        """The pieces, made by the first call. Unless values may be changed `in_place`, the layers are merged from then
+        on. That must be soon, so this does not pause: a layer on top that grew large would hold up the stream whenever
+        Python makes more room for it."""
+        if self._copy is None:
+            copy = []
+            for piece in self.pieces():
+                for column in piece:
+                    untrack(column)
+                copy.append(piece)
+            self._copy = copy
+            if not in_place:
+                self._layers = ()
+        return self._copy
+
+    def discard(self, breathe: Callable[[], None]) -> None:
+        """Let go of the copy, piece by piece: it may be all that still holds values that were replaced since."""
+        while self._copy:
+            del self._copy[-1]
+            breathe()
 
     def release(self) -> None:
+        self._copy = None
         self._release(self)
 
 
@@ -143,7 +174,7 @@ class Layers:
     @property
     def _pinned(self) -> int:
         """How many layers, from the oldest, some view still needs."""
-        return max((len(view.layers) for view in self._views), default=0)
+        return max((view.pinned for view in self._views), default=0)
 
     def _merge(self, budget: int) -> int:
         """Move entries from the topmost layer into the one below, which takes its place once all are there."""

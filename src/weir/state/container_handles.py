@@ -246,6 +246,32 @@ class CellMap:
             self.clear()
 
 
+class GuardedMap(CellMap):
+    """A map that can be changed only while nothing is said against it."""
+
+    refusal: str | None = None
+
+    def __init__(self, state: MapState | BroadcastState, cursor: KeyCursor, *, keyed: bool = True) -> None:
+        super().__init__(state, cursor, keyed=keyed)
+        self._name = state.name
+
+    def clear(self) -> None:
+        self._check()
+        super().clear()
+
+    def _store(self, entries: list[tuple[Any, Any]]) -> None:
+        self._check()
+        super()._store(entries)
+
+    def _drop(self, keys: Iterable[Any]) -> None:
+        self._check()
+        super()._drop(keys)
+
+    def _check(self) -> None:
+        if self.refusal is not None:
+            raise TypeError(f"state {self._name!r} {self.refusal}")
+
+
 class TimedCellMap(CellMap):
     """The same with a time-to-live for each entry."""
 

@@ -5,12 +5,14 @@ later by a background thread. A `RestoredState` is what a checkpoint holds of it
 subtask. Both also speak in tables, which every backend understands: that is how state
 moves between backends, parallelisms and formats. Knows no storage: it is handed a writer.
 
-A state table has the key group (int32) as its first column, rows sorted by it, then the
-key columns, then the values; no key comes twice.
+A state table has the key group (int32) as its first column, then the key columns, then
+the values; no key comes twice. The rows of each of its record batches are sorted by key
+group, so that some key groups are one slice of each.
 """
 
 from __future__ import annotations
 
+import base64
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,10 +26,13 @@ from weir.errors import CheckpointError, CorruptCheckpoint
 from weir.snapshot.messages import FileRef, StatePart
 
 KEY_GROUP_COLUMN = "__key_group"
-"""First column (int32) of every keyed state table; rows are sorted by it."""
+"""First column (int32) of every keyed state table; the rows of each record batch are sorted by it."""
+
+GONE_COLUMN = "__gone"
+"""Last column (bool), in files only, of tables whose keys can be forgotten."""
 
 ARROW = "arrow"
-"""The format of whole tables: Arrow IPC files, in the order of their numbers one sorted table."""
+"""The format of whole tables: Arrow IPC files, in the order of their numbers one table."""
 
 FILE_BYTES_MAX = 64 << 20
 """A state is cut into files of about this size, so that no more of it than that lies in memory twice."""
@@ -49,12 +54,13 @@ class StateWriter(Protocol):
 class FrozenState(ABC):
     """One state of one subtask as it was at a barrier; the state itself goes on changing.
 
-    `tables` and `write` are called by a background thread, `confirmed` and `released` by the loop's.
+    `tables`, `write`, `export` and `discard` are called by a background thread, `confirmed` and `released` by the
+    loop's.
     """
 
     @abstractmethod
     def tables(self) -> Iterator[pa.Table]:
-        """The state in pieces that are one sorted table together; at least one, if only for its schema. May be called
+        """The state in pieces that are one table together; at least one, if only for its schema. May be called
         again."""
 
     def write(self, out: StateWriter) -> StatePart:
@@ -64,6 +70,10 @@ class FrozenState(ABC):
     def export(self, out: StateWriter) -> StatePart:
         """Put the whole table, for a savepoint: it refers to no other file, and any backend reads it."""
         return write_tables(self.tables(), out)
+
+    def discard(self, breathe: Callable[[], None]) -> None:
+        """No table is asked for any more. To free much memory takes long, too: it is done here, in pieces, and not
+        where `released` would hold up the stream."""
 
     def confirmed(self, part: StatePart) -> None:
         """The checkpoint exists that `write` made this part for: its shared files may be referred to from now on."""
@@ -142,7 +152,7 @@ class RestoredState(Protocol):
     """What a checkpoint holds of one state for one subtask."""
 
     def tables(self) -> Iterator[pa.Table]:
-        """Exactly the rows of this subtask's key groups; each table sorted, no key twice in all of them."""
+        """Exactly the rows of this subtask's key groups; no key twice in all of them."""
 
     @property
     def whole(self) -> RestoredPart | None:
@@ -183,6 +193,16 @@ class CheckedState:
         return self.state.whole
 
 
+def part_schema(part: RestoredPart) -> pa.Schema:
+    """The schema of a part's tables. Most parts say it themselves, so that nothing needs to be read."""
+    encoded = (part.part.detail or {}).get("schema")
+    if encoded is None:
+        return next(iter(reader(part.part.format)(part))).schema
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
+    gone = schema.get_field_index(GONE_COLUMN)
+    return schema if gone < 0 else schema.remove(gone)
+
+
 def read_arrow(part: RestoredPart) -> Iterator[pa.Table]:
     for name in sorted(part.part.files):
         file = part.part.files[name]
@@ -210,7 +230,11 @@ READERS: Mapping[str, tuple[str, str]] = {
 
 
 def only(table: pa.Table, key_groups: range) -> pa.Table:
-    """The rows of some key groups. Rows are sorted by key group, so they are one slice."""
-    groups: Any = table.column(KEY_GROUP_COLUMN).to_numpy()
+    """The rows of some key groups."""
+    return pa.Table.from_batches([_slice(batch, key_groups) for batch in table.to_batches()], table.schema)
+
+
+def _slice(batch: pa.RecordBatch, key_groups: range) -> pa.RecordBatch:
+    groups: Any = batch.column(KEY_GROUP_COLUMN).to_numpy()
     start, stop = np.searchsorted(groups, [key_groups.start, key_groups.stop])
-    return table.slice(int(start), int(stop - start))
+    return batch.slice(int(start), int(stop - start))

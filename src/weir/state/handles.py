@@ -8,7 +8,7 @@ the handle's own methods change the state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn, Protocol
 
 from weir.errors import PlanError
@@ -191,7 +191,7 @@ class RowHandle(Protocol):
     """One row at the current key: what an operator of ours keeps, under the same law."""
 
     def get(self) -> Any:
-        """The row, or None."""
+        """The values of the row, or None."""
 
-    def set(self, row: Sequence[Any]) -> None:
+    def set(self, row: tuple[Any, ...]) -> None:
         """Store a row, or NotOfType. That its integers and strings can be written is for the caller to make sure of."""

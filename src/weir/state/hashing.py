@@ -1,7 +1,7 @@
 """Where a key lives: Spark SQL's xxhash64, key groups, and the subtask that owns them.
 
 Comes in: key columns. Goes out: hashes that agree bit for bit with Spark's
-`xxhash64(columns…)`, key groups, and batches split by owner. Never touches state.
+`xxhash64(columns…)`, and key groups. Never touches state.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from weir.state.key_columns import (
     DECIMAL_LONG_DIGITS_MAX,
@@ -24,12 +25,9 @@ from weir.state.key_columns import (
 )
 from weir.state.xxhash64 import PADDING_BYTES, Bytes, Ints, Seed, Words, hash_bytes, hash_ints, hash_longs
 
-__all__ = ["check_key_type", "hash_columns", "hash_keys", "key_groups", "owner_of", "split_by_owner", "take_rows"]
+__all__ = ["check_key_type", "hash_columns", "hash_keys", "key_groups", "owner_of", "take_rows"]
 
 SPARK_SEED = np.uint64(42)
-
-_SCANNED_OWNERS_MAX = 4
-"""Up to so many owners, one scan for each is faster than a sort."""
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
@@ -120,46 +118,11 @@ def owner_of(key_group: int, parallelism: int, max_parallelism: int) -> int:
     return key_group * parallelism // max_parallelism
 
 
-def split_by_owner(
-    batch: pa.RecordBatch, keys: Sequence[str], parallelism: int, max_parallelism: int
-) -> list[tuple[int, pa.RecordBatch]]:
-    """The rows of a batch by the subtask that owns their key, in their old order; owners without rows are left out."""
-    if not batch.num_rows:
-        return []
-    if parallelism == 1:
-        return [(0, batch)]
-    groups = key_groups(hash_keys([batch.column(key) for key in keys]), max_parallelism)
-    owners = _owner_table(parallelism, max_parallelism).take(groups, mode="clip")
-    order, counts = _group_rows(owners, parallelism)
-    present = np.flatnonzero(counts)
-    if len(present) == 1:
-        return [(int(present[0]), batch)]
-    # One gather for all and slices of it: measured faster than a gather or a filter per owner, and
-    # Arrow's take faster than Polars' gather for numbers (2 times) and for strings (4 times).
-    gathered = take_rows(batch, order)
-    ends = np.cumsum(counts)
-    return [(int(i), gathered.slice(int(ends[i] - counts[i]), int(counts[i]))) for i in present]
-
-
 def take_rows(batch: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
     """These rows of a batch."""
     indices = pa.array(rows)
     if not any(map(is_view, batch.schema.types)):
-        return batch.take(indices)
+        # Twice as fast as batch.take: whoever asks knows which rows there are.
+        return pc.take(batch, indices, boundscheck=False)
     arrays = [without_views(column).take(indices).cast(column.type) for column in batch.columns]
     return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
-
-
-def _group_rows(owners: npt.NDArray[Any], parallelism: int) -> tuple[Ints, Ints]:
-    """The rows of owner 0, then those of owner 1 and so on, and how many each has."""
-    if parallelism <= _SCANNED_OWNERS_MAX:
-        rows = [np.flatnonzero(owners == owner) for owner in range(parallelism)]
-        return np.concatenate(rows), np.array([len(own) for own in rows])
-    return np.argsort(owners, kind="stable"), np.bincount(owners, minlength=parallelism)
-
-
-def _owner_table(parallelism: int, max_parallelism: int) -> npt.NDArray[np.uint16]:
-    # Sixteen bits at most: NumPy sorts those by radix.
-    dtype = np.uint8 if parallelism <= 256 else np.uint16
-    owners: npt.NDArray[np.uint16] = (np.arange(max_parallelism) * parallelism // max_parallelism).astype(dtype)
-    return owners

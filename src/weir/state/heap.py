@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from weir.errors import CheckpointError, PlanError
-from weir.state.backend import Key, KeyCursor, MakeRow
+from weir.state.backend import Key, KeyCursor
 from weir.state.cells import NOTHING, Cells, Layers
 from weir.state.container_handles import CellList, CellMap, TimedCellList, TimedCellMap
 from weir.state.descriptors import AggregatingState, ListState, MapState, ReducingState, ValueState
@@ -66,6 +66,9 @@ class HeapBackend:
     def keys(self, columns: Sequence[pa.Array]) -> list[Key]:
         return self._codec.keys(columns)
 
+    def columns(self, keys: Sequence[Key]) -> list[pa.Array]:
+        return self._codec.columns(keys)
+
     def shown(self, key: Key) -> Any:
         return self._codec.shown(key)
 
@@ -106,11 +109,11 @@ class HeapBackend:
         self._declare(shape_of(descriptor), slot, NOTHING)
         return SlotAggregating(descriptor, self.cursor, slot)
 
-    def row_state(self, name: str, schema: pa.Schema, make: MakeRow) -> RowHandle:
+    def row_state(self, name: str, schema: pa.Schema) -> RowHandle:
         def decode(array: pa.Array) -> list[Any]:
-            return [make(values) for values in zip(*map(to_list, array.flatten()))]
+            return list(zip(*map(to_list, array.flatten())))
 
-        handle = CellRow(schema, make, self.cursor)
+        handle = CellRow(schema, self.cursor)
         self._declare(Shape(name, "value", pa.struct(list(schema))), handle, None, decode)
         return handle
 

@@ -1,8 +1,8 @@
 """Tables of heap state, made piece by piece in a background thread.
 
-Comes in: a view of what one state held at a barrier. Goes out: its table in pieces, sorted
-by key group over all of them, without what had expired by then. No piece takes the
-interpreter from the stream for more than a few milliseconds.
+Comes in: a view of what one state held at a barrier. Goes out: its table in pieces, each
+sorted by key group, without what had expired by then. No piece takes the interpreter
+from the stream for more than a few milliseconds.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from weir.snapshot.messages import StatePart
 from weir.state.backend import Key
 from weir.state.cells import View
-from weir.state.frozen import FrozenState, StateWriter, write_tables
+from weir.state.frozen import FrozenState
 from weir.state.hashing import hash_keys, key_groups
 from weir.state.held_forms import HeldForm
 from weir.state.key_codec import KeyCodec
 from weir.state.tables import TableLayout
 
 PIECE_ROWS = 10_000
-"""Rows of a table that are built at once."""
+"""Rows of a table that are built at once, where keys have many."""
 
 
 class FrozenHeap(FrozenState):
@@ -40,65 +39,48 @@ class FrozenHeap(FrozenState):
         self._now_ms = now_ms
 
     def tables(self) -> Iterator[pa.Table]:
-        return self._tables(lambda: None)
+        self._view.expired.clear()
+        copy = self._view.copy(in_place=self._form.in_place)
+        # Pieces may be empty: of those whose every key was changed again, or is gone.
+        pieces = [piece for piece in copy if piece[0]]
+        if not pieces:
+            yield self._table([], [])
+        for keys, held in pieces:
+            if self._form.keys_at_once is None:
+                yield self._table(keys, held)
+            else:
+                yield from self._cut(keys, held, self._form.keys_at_once)
 
-    def write(self, out: StateWriter) -> StatePart:
-        return write_tables(self._tables(out.breathe), out)
-
-    def export(self, out: StateWriter) -> StatePart:
-        return self.write(out)
+    def discard(self, breathe: Callable[[], None]) -> None:
+        self._view.discard(breathe)
 
     def released(self) -> None:
         self._view.release()
 
-    def _tables(self, breathe: Callable[[], None]) -> Iterator[pa.Table]:
-        self._view.expired.clear()
-        keys: list[Key] = []
-        groups: list[int] = []
-        held: list[Any] = []
-        rows = 0
-        made = False
-        for group, some in self._by_group(breathe):
-            values = self._view.values(some)
-            keys += some
-            groups += [group] * len(some)
-            held += values
-            rows += self._form.rows(values)
-            if rows >= PIECE_ROWS:
-                yield self._table(keys, groups, held)
-                keys, groups, held, rows, made = [], [], [], 0, True
-        if keys or not made:
-            yield self._table(keys, groups, held)
+    def _cut(self, keys: list[Key], held: list[Any], step: int) -> Iterator[pa.Table]:
+        """The same for keys that may have many rows each."""
+        first = rows = 0
+        for start in range(0, len(keys), step):
+            stop = start + step
+            rows += self._form.rows(held[start:stop])
+            if rows >= PIECE_ROWS or stop >= len(keys):
+                yield self._table(keys[first:stop], held[first:stop])
+                first, rows = stop, 0
 
-    def _by_group(self, breathe: Callable[[], None]) -> Iterator[tuple[int, list[Key]]]:
-        """All keys by key group, a few at a time."""
-        buckets: dict[int, list[Key]] = {}
-        for keys in self._view.key_pieces():
-            self._sort_into(buckets, keys)
-            breathe()
-        step = self._form.keys_at_once or PIECE_ROWS
-        for group in sorted(buckets):
-            keys = buckets.pop(group)
-            for start in range(0, len(keys), step):
-                yield group, keys[start : start + step]
-
-    def _sort_into(self, buckets: dict[int, list[Key]], keys: list[Key]) -> None:
-        groups = key_groups(hash_keys(self._codec.columns(keys)), self._max_parallelism)
-        order = np.argsort(groups, kind="stable")
-        ordered = groups[order]
-        starts = np.flatnonzero(np.diff(ordered, prepend=-1))
-        found = ordered[starts].tolist()
-        keys = [keys[i] for i in order.tolist()]
-        for group, start, stop in zip(found, starts.tolist(), [*starts[1:].tolist(), len(keys)]):
-            buckets.setdefault(group, []).extend(keys[start:stop])
-
-    def _table(self, keys: Sequence[Key], groups: Sequence[int], held: Sequence[Any]) -> pa.Table:
+    def _table(self, keys: Sequence[Key], held: Sequence[Any]) -> pa.Table:
+        # Each object is touched once, in the order in which they were stored: to look for one in memory that was not
+        # used for a while takes longer than all that is done with it here. Rows are put in order as Arrow arrays.
         schema = self._layout.schema
-        front = [pa.array(groups, pa.int32()), *self._codec.columns(keys)]
+        columns = self._codec.columns(keys)
+        # Small numbers, which NumPy sorts without comparing them.
+        groups = key_groups(hash_keys(columns), self._max_parallelism).astype(np.int16)
         expanded = self._form.expand(held, self._now_ms)
         if expanded.positions is not None:
-            positions = pa.array(expanded.positions, pa.int32())
-            front = [column.take(positions) for column in front]
+            positions = np.array(expanded.positions, np.int64)
+            groups, columns = groups[positions], [column.take(pa.array(positions)) for column in columns]
         self._view.expired.extend(keys[i] for i in expanded.expired)
-        kinds = [field.type for field in schema][len(front) :]
-        return pa.table([*front, *map(pa.array, expanded.columns, kinds)], schema=schema)
+        kinds = [field.type for field in schema][1 + len(columns) :]
+        columns += map(pa.array, expanded.columns, kinds)
+        order = np.argsort(groups, kind="stable")
+        sorted_groups = pa.array(groups[order].astype(np.int32))
+        return pa.table([sorted_groups, *(column.take(pa.array(order)) for column in columns)], schema=schema)

@@ -33,7 +33,7 @@ CONTAINERS_AT_ONCE = 100
 class Expanded:
     """The rows of some keys."""
 
-    columns: Sequence[list[Any]]
+    columns: Sequence[Sequence[Any]]
     """What comes behind the key columns."""
     positions: list[int] | None = None
     """Which key each row belongs to; None: each has one row."""
@@ -46,6 +46,11 @@ class HeldForm(ABC):
 
     keys_at_once: int | None = None
     """Keys whose rows are counted at once; None: each has at most one."""
+
+    @property
+    def in_place(self) -> bool:
+        """Whether handles change what is held, instead of putting something else in its place."""
+        return self.keys_at_once is not None
 
     def rows(self, held: Iterable[Any]) -> int:
         """How many rows these make."""
@@ -80,7 +85,7 @@ class _Values(HeldForm):
         return len(list(held))
 
     def expand(self, held: Sequence[Any], now_ms: int) -> Expanded:
-        return Expanded([list(held)])
+        return Expanded([held])
 
     def restore(self, cells: Cells, keys: Sequence[Key], columns: Sequence[pa.Array]) -> None:
         cells.update(zip(keys, self._decode(columns[0])))
@@ -116,7 +121,7 @@ class _Lists(HeldForm):
     keys_at_once = CONTAINERS_AT_ONCE
 
     def expand(self, held: Sequence[Any], now_ms: int) -> Expanded:
-        return Expanded([list(held)])
+        return Expanded([held])
 
     def restore(self, cells: Cells, keys: Sequence[Key], columns: Sequence[pa.Array]) -> None:
         self._put(cells, keys, to_list(columns[0]))

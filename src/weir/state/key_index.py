@@ -2,7 +2,8 @@
 
 Comes in: key columns and their hashes. Goes out: for each row the slot of its key,
 0 to n-1 in order of appearance; and the keys by slot. Open addressing over NumPy
-arrays. Never touches what is stored under the slots.
+arrays; integers that lie close together are found without a hash. Never touches what
+is stored under the slots.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from weir.state.dense_keys import DenseKeys, may_be_dense
+from weir.state.hashing import hash_keys
 from weir.state.key_columns import (
     KeyColumn,
     check_key_type,
+    fixed_values,
     is_bytes,
     plain_type,
     read_column,
@@ -56,10 +60,8 @@ class FrozenKeys:
 class KeyIndex:
     """Slots of keys. Null is a key of its own, NaN equals NaN, and -0.0 equals 0.0.
 
-    >>> from weir.state.hashing import hash_keys
     >>> index = KeyIndex(pa.schema({"word": pa.string()}))
-    >>> words = [pa.array(["to", "be", "to"])]
-    >>> index.slots(words, hash_keys(words)).tolist() in ([0, 1, 0], [1, 0, 1])
+    >>> index.slots([pa.array(["to", "be", "to"])]).tolist() in ([0, 1, 0], [1, 0, 1])
     True
     """
 
@@ -68,6 +70,8 @@ class KeyIndex:
             check_key_type(field.type, field.name)
         self._types = [field.type for field in schema]
         self._exact = len(schema) == 1 and _hash_is_exact(plain_type(schema.field(0).type))
+        self._dense = DenseKeys() if len(schema) == 1 and may_be_dense(schema.field(0).type) else None
+        """In place of the table, until keys come that lie far apart."""
         self._null_slot = -1
         self._start(_TABLE_SIZE_MIN, capacity=0)
 
@@ -90,26 +94,51 @@ class KeyIndex:
     def clear(self) -> None:
         """Forget every key. What was frozen or read before stays as it was."""
         used, size = len(self), len(self._table_slots)
-        if size > max(_SHRINK_FACTOR * used, _TABLE_SIZE_MIN):
+        if self._dense is not None:
+            self._dense = DenseKeys()
+            self._start_stores(used)
+        elif size > max(_SHRINK_FACTOR * used, _TABLE_SIZE_MIN):
             self._start(_table_size(used), capacity=used)
         else:
             self._table_slots.fill(-1)
             self._start_stores(used)
 
-    def slots(self, columns: Sequence[pa.Array], hashes: Words) -> Ints:
-        """The slot of each row's key; keys that are new get the next slots."""
+    def slots(self, columns: Sequence[pa.Array], hashes: Words | None = None) -> Ints:
+        """The slot of each row's key; keys that are new get the next slots. `hashes`: if they are known already."""
         if not self._exact:
+            hashes = hash_keys(columns) if hashes is None else hashes
             columns = [without_views(column) for column in columns]
             return self._probe(_Batch(columns, hashes, [read_column(column) for column in columns]))
         valid = valid_rows(columns[0])
         if valid is None:
-            return self._probe(_Batch(columns, hashes, ()))
+            return self._slots_of(columns[0], hashes)
         # A null has a slot outside of the table: its hash may be that of a value.
-        slots = np.empty(len(hashes), np.int64)
+        slots = np.empty(len(columns[0]), np.int64)
         rows = np.flatnonzero(valid)
-        slots[rows] = self._probe(_Batch([columns[0].take(pa.array(rows))], hashes[rows], ()))
-        slots[~valid] = self._slot_of_null(columns[0], hashes, row=int(np.argmin(valid)))
+        if len(rows):
+            slots[rows] = self._slots_of(columns[0].take(pa.array(rows)), None if hashes is None else hashes[rows])
+        slots[~valid] = self._slot_of_null(columns[0], row=int(np.argmin(valid)))
         return slots
+
+    def _slots_of(self, column: pa.Array, hashes: Words | None) -> Ints:
+        """The slots of keys that are not null, where equal hashes mean equal keys."""
+        if not len(column):
+            return np.empty(0, np.int64)
+        if self._dense is not None and not pa.types.is_dictionary(column.type):
+            values = fixed_values(column).astype(np.int64, copy=False)
+            if self._dense.covers(values, keys=len(self) + len(column)):
+                return self._dense_slots(self._dense, column, values)
+        if self._dense is not None:
+            self._dense = None
+            self._grow(len(self))
+        return self._probe(_Batch([column], hash_keys([column]) if hashes is None else hashes, ()))
+
+    def _dense_slots(self, dense: DenseKeys, column: pa.Array, values: Ints) -> Ints:
+        slots, added = dense.find(values, count=len(self))
+        if added is not None:
+            new = column.take(pa.array(added))
+            self._append([new], hash_keys([new]))
+        return slots.astype(np.int64)
 
     def _probe(self, batch: _Batch) -> Ints:
         positions = (batch.hashes & self._mask).view(np.int64)
@@ -185,10 +214,11 @@ class KeyIndex:
             store.append(read_column(column))  # type: ignore[arg-type]
         self._hashes.append(hashes)
 
-    def _slot_of_null(self, column: pa.Array, hashes: Words, *, row: int) -> int:
+    def _slot_of_null(self, column: pa.Array, *, row: int) -> int:
         if self._null_slot < 0:
             self._null_slot = len(self)
-            self._append([column.slice(row, 1)], hashes[row : row + 1])
+            null = column.slice(row, 1)
+            self._append([null], hash_keys([null]))
         return self._null_slot
 
     def _grow(self, count: int) -> None:

@@ -18,7 +18,7 @@ from weir.errors import CheckpointError
 from weir.snapshot.messages import Json, StatePart
 from weir.state.backend import KeyCursor
 from weir.state.cells import Cells, Layers, View
-from weir.state.container_handles import CellList, CellMap
+from weir.state.container_handles import CellList, CellMap, GuardedMap
 from weir.state.descriptors import BroadcastState, OperatorListState, OperatorState
 from weir.state.frozen import FrozenState, RestoredPart, RestoredState, StateWriter, read_arrow, write_tables
 from weir.state.tables import TableLayout, shape_of
@@ -106,7 +106,7 @@ def _handle(state: OperatorState) -> CellList | CellMap:
     if isinstance(state, OperatorListState):
         return CellList(state, cursor, keyed=False)
     if isinstance(state, BroadcastState):
-        return CellMap(state, cursor, keyed=False)
+        return GuardedMap(state, cursor, keyed=False)
     raise TypeError(f"{state!r} is no operator state")
 
 
@@ -118,8 +118,7 @@ class _Frozen(FrozenState):
 
     def tables(self) -> Iterator[pa.Table]:
         kinds = self._layout.schema.types
-        keys = [key for piece in self._view.key_pieces() for key in piece]
-        held = self._view.values(keys)[0] if keys else None
+        held = next((values[0] for _, values in self._view.pieces() if values), None)
         if self._redistribute == BROADCAST:
             entries = held or {}
             columns = [list(entries), list(entries.values())]

@@ -8,7 +8,6 @@ dropped or changed without the others. They share one budget of memory.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -16,23 +15,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from weir.config import RocksDb, size_bytes
-from weir.errors import CheckpointError, ConfigError, CorruptCheckpoint, PlanError
+from weir.errors import CheckpointError, PlanError
 from weir.state.backend import Key
 from weir.state.frozen import FrozenState, RestoredState
 from weir.state.heap import HeapBackend
 from weir.state.place import StatePlace
 from weir.state.rocks_cells import HeldCodec, RocksCells
-from weir.state.rocks_database import DATABASE, Database, Memory
+from weir.state.rocks_database import Memory
 from weir.state.rocks_keys import RocksKeys
 from weir.state.rocks_maps import RocksMaps
-from weir.state.rocks_snapshot import STAMP_BYTES, FrozenRocks, History, RocksLayout, fetch
+from weir.state.rocks_snapshot import STAMP_BYTES, RocksLayout
+from weir.state.rocks_store import RocksStore, local_place
 from weir.state.rocks_values import check_value_type
 from weir.state.tables import Shape, TableLayout
 from weir.state.values import to_list
-
-RESTORE_ROWS = 32_768
-"""Rows of a restored table that are written at once."""
 
 SWEPT_ENTRIES_LEAST = 16
 SWEPT_ENTRIES_PER_KEY = 2
@@ -44,22 +40,17 @@ class RocksBackend(HeapBackend):
 
     def __init__(self, key_schema: pa.Schema, *, max_parallelism: int, key_groups: range, place: StatePlace) -> None:
         super().__init__(key_schema, max_parallelism=max_parallelism, key_groups=key_groups, place=place)
-        if place.directory is None:
-            raise ConfigError(
-                "the rocksdb backend needs a local directory, and there is none where this job runs; use the heap"
-                " backend here"
-            )
-        if not isinstance(place.backend, RocksDb):
-            raise ConfigError(f"the rocksdb backend cannot be set up from {place.backend!r}")
-        self._directory = place.directory
+        self._directory, budget_bytes = local_place(place)
         self._encoded = RocksKeys(key_schema, max_parallelism)
         self.cursor.shown = self._encoded.shown
-        budget_bytes = size_bytes(place.backend.memory_max, "RocksDb.memory_max")
-        self._memory = Memory(max(budget_bytes // max(place.tables_per_task, 1), 1))
+        self._memory = Memory(budget_bytes)
         self._tables: dict[str, _Table] = {}
 
     def keys(self, columns: Sequence[pa.Array]) -> list[Key]:
         return self._encoded.encode(columns)
+
+    def columns(self, keys: Sequence[Key]) -> list[pa.Array]:
+        return self._encoded.decode(keys)[1]
 
     def shown(self, key: Key) -> Any:
         return self._encoded.shown(key)
@@ -74,13 +65,13 @@ class RocksBackend(HeapBackend):
         check_value_type(shape.column_type, shape.name)
         directory = os.path.join(self._directory, str(len(self._tables)))
         layout = TableLayout(self._encoded.schema, shape)
-        table = _Table(directory, layout, self._memory, max_parallelism=self._max_parallelism)
-        self._tables[shape.name] = table
+        packed = RocksLayout(layout.schema, keys=len(layout.keys), max_parallelism=self._max_parallelism)
+        table = self._tables[shape.name] = _Table(RocksStore(directory, packed, self._memory), layout)
         codec = HeldCodec(shape, decode)
         if shape.key_type is None:
-            owner.data = table.cells = RocksCells(table.database, codec, default)
+            owner.data = table.cells = RocksCells(table.store.database, codec, default)
         else:
-            owner.data = table.cells = RocksMaps(table.database, codec, shape.key_type)
+            owner.data = table.cells = RocksMaps(table.store.database, codec, shape.key_type)
 
     def begin(self, keys: Sequence[Key]) -> None:
         distinct = set(keys)
@@ -107,37 +98,27 @@ class RocksBackend(HeapBackend):
 
     def close(self) -> None:
         for table in self._tables.values():
-            table.database.close()
+            table.store.close()
 
 
 class _Table:
-    """One state: its database, and what is known of it."""
+    """One state: its database, and what lies between it and the handles."""
 
     cells: RocksCells | RocksMaps
 
-    def __init__(self, directory: str, layout: TableLayout, memory: Memory, *, max_parallelism: int) -> None:
-        self._directory = directory
+    def __init__(self, store: RocksStore, layout: TableLayout) -> None:
+        self.store = store
         self._layout = layout
-        self._memory = memory
-        self._bytes = RocksLayout(layout.schema, keys=len(layout.keys), max_parallelism=max_parallelism)
-        self._history = History()
-        self._frozen = 0
         self._swept = b""
-        # What a process that was killed has left.
-        shutil.rmtree(directory, ignore_errors=True)
-        os.makedirs(directory)
-        self.database = Database(os.path.join(directory, DATABASE), memory)
 
     def freeze(self, now_ms: int) -> FrozenState:
         self.cells.write()
-        self._frozen += 1
         ttl = self._layout.shape.ttl
 
         def alive(table: pa.Table) -> pa.Table:
             return table if ttl is None else table.filter(pc.greater(table.columns[-1], now_ms - ttl.after_ms))
 
-        directory = os.path.join(self._directory, f"frozen-{self._frozen}")
-        return FrozenRocks(self.database, directory, layout=self._bytes, history=self._history, keep=alive)
+        return self.store.freeze(alive)
 
     def sweep(self, entries_max: int, now_ms: Callable[[], int]) -> None:
         """Look at some entries, where the last call ended, and delete those that have expired."""
@@ -145,31 +126,20 @@ class _Table:
         if ttl is None:
             return
         limit_ms = now_ms() - ttl.after_ms
-        entries = list(islice(self.database.scan_from(self._swept), entries_max))
+        entries = list(islice(self.store.database.scan_from(self._swept), entries_max))
         expired = [key for key, value in entries if _touched_ms(value) <= limit_ms]
         if expired:
-            self.database.write((), expired)
+            self.store.database.write((), expired)
         self._swept = entries[-1][0] if len(entries) == entries_max else b""
 
     def restore(self, restored: RestoredState, key_groups: range, now_ms: int) -> None:
-        whole = restored.whole
-        if whole is not None and self._bytes.opens(whole.part):
-            self.database.close()
-            shutil.rmtree(self.database.path)
-            fetch(whole, self.database.path)
-            try:
-                self.database = Database(self.database.path, self._memory)
-            except Exception as error:
-                name = self._layout.shape.name
-                raise CorruptCheckpoint(f"state {name!r}: its files are no database: {error}") from error
-            self.cells.attach(self.database)
-            self._history.base, self._history.base_sequence = whole.part, self.database.sequence
-            return
-        for table in restored.tables():
+        def adapt(table: pa.Table) -> pa.Table:
             adapted = self._layout.adapted(table, now_ms)
             self._layout.check_groups(adapted, key_groups)
-            for batch in adapted.to_batches(max_chunksize=RESTORE_ROWS):
-                self.database.write(sorted(self._bytes.entries(batch)))
+            return adapted
+
+        self.store.restore(restored, adapt=adapt, name=self._layout.shape.name)
+        self.cells.attach(self.store.database)
 
 
 def _touched_ms(value: bytes) -> int:

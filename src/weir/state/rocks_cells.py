@@ -26,6 +26,9 @@ RETAINED_KEYS_MAX = 16_384
 RETAINED_BYTES_MAX = 16 << 20
 """How much is remembered of the batches before, as bytes in the database: enough for a few keys that come often."""
 
+FIRST_READ_KEYS = 64
+"""Keys of a batch that are read before anything is known of how large their values are."""
+
 CHANGED_KEYS_MAX = 65_536
 """Changes that wait for the end of a batch; more than these are written at once."""
 
@@ -76,6 +79,8 @@ class RocksCells(dict[Key, Any]):
     def __missing__(self, key: Key) -> Any:
         clean = self.clean
         if key not in clean:
+            if self._retained_bytes > RETAINED_BYTES_MAX:
+                self._let_go()
             self._fetch([key])
         return clean[key]
 
@@ -93,15 +98,24 @@ class RocksCells(dict[Key, Any]):
         self.gone.add(key)
 
     def prefetch(self, keys: Iterable[Key]) -> None:
-        """Read what is not known yet."""
+        """Read what is not known yet, as far as there is room for it; the rest is read when it is asked for."""
         if self._retained_bytes > RETAINED_BYTES_MAX or len(self.clean) > RETAINED_KEYS_MAX:
-            self.write()
-            self.clean.clear()
-            self._retained_bytes = 0
-        missing = set(keys).difference(self.clean, self)
-        if missing:
-            # In the order in which they lie in the database: so its indexes and filters stay in the core's cache.
-            self._fetch(sorted(missing))
+            self._let_go()
+        # In the order in which they lie in the database: so its indexes and filters stay in the core's cache.
+        missing = sorted(set(keys).difference(self.clean, self))
+        done, count = 0, FIRST_READ_KEYS
+        while done < len(missing) and self._retained_bytes <= RETAINED_BYTES_MAX:
+            before_bytes = self._retained_bytes
+            self._fetch(missing[done : done + count])
+            done += count
+            # As many as there should be room for, should they be as large as these.
+            each_bytes = (self._retained_bytes - before_bytes) // count + 1
+            count = max(FIRST_READ_KEYS, (RETAINED_BYTES_MAX - self._retained_bytes) // each_bytes)
+
+    def _let_go(self) -> None:
+        self.write()
+        self.clean.clear()
+        self._retained_bytes = 0
 
     def _fetch(self, keys: list[Key]) -> None:
         if len(self) + len(self.gone) > CHANGED_KEYS_MAX:

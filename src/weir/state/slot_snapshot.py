@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from weir.snapshot.messages import StatePart
 from weir.state.frozen import (
+    GONE_COLUMN,
     KEY_GROUP_COLUMN,
     FrozenState,
     RestoredPart,
@@ -33,13 +34,12 @@ from weir.state.frozen import (
     decode_table,
     put_tables,
 )
-from weir.state.hashing import hash_keys, key_groups
+from weir.state.growing import grown
+from weir.state.hashing import key_groups
 from weir.state.key_index import FrozenKeys, KeyIndex
 from weir.state.xxhash64 import Ints
 
 CHANGES = "changes"
-GONE_COLUMN = "__gone"
-"""Last column (bool) of tables whose keys can be forgotten."""
 
 PIECE_ROWS = 16_384
 """Rows that are read at once, with the lock held."""
@@ -84,10 +84,7 @@ class SlotHistory:
     def changing(self, slots: Ints, count: int) -> Iterator[None]:
         """Around a change of these slots; there are `count` by now. The new ones need not be saved for anyone."""
         with self.lock:
-            if count > len(self._dirty):
-                grown = np.zeros(2 * count, np.bool_)
-                grown[: len(self._dirty)] = self._dirty
-                self._dirty = grown
+            self._dirty = grown(self._dirty, count, False)
             self._dirty[slots] = True
             for frozen in self._reading:
                 frozen.save(slots)
@@ -263,7 +260,7 @@ def read_changes(part: RestoredPart) -> Iterator[pa.Table]:
     everything = pa.concat_tables(tables).combine_chunks()
     columns = [everything.column(name).combine_chunks() for name in detail["keys"]]
     index = KeyIndex(pa.schema([everything.schema.field(name) for name in detail["keys"]]))
-    slots = index.slots(columns, hash_keys(columns))
+    slots = index.slots(columns)
     last = np.empty(len(index), np.int64)
     last[slots] = np.arange(len(slots))
     newest = everything.take(pa.array(last))

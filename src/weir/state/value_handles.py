@@ -7,12 +7,12 @@ of every row-wise job, so they look up and call as little as they can.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from weir.state.backend import Key, KeyCursor, MakeRow
+from weir.state.backend import Key, KeyCursor
 from weir.state.cells import NOTHING
 from weir.state.descriptors import AggregatingState, KeyedState, ReducingState, Ttl, ValueState
 from weir.state.value_forms import Refusals, ValueForm
@@ -110,13 +110,12 @@ class CellNested(CellValue):
 
 
 class CellRow:
-    """The handle of a row state."""
+    """The handle of a row state. Held are plain tuples: named ones would stay in sight of Python's cycle collector."""
 
-    __slots__ = ("_copies", "_cursor", "_make", "_normalisers", "_plain", "_usual", "data")
+    __slots__ = ("_copies", "_cursor", "_normalisers", "_plain", "_usual", "data")
     data: CellData
 
-    def __init__(self, schema: pa.Schema, make: MakeRow, cursor: KeyCursor) -> None:
-        self._make = make
+    def __init__(self, schema: pa.Schema, cursor: KeyCursor) -> None:
         self._cursor = cursor
         self._normalisers = [normaliser(field.type) for field in schema]
         self._copies = [(i, copy) for i, field in enumerate(schema) if (copy := copier(field.type)) is not None]
@@ -131,14 +130,14 @@ class CellRow:
         values = list(row)
         for i, copy in self._copies:
             values[i] = copy(values[i])
-        return self._make(values)
+        return tuple(values)
 
-    def set(self, row: Sequence[Any]) -> None:
+    def set(self, row: tuple[Any, ...]) -> None:
         kinds = tuple(map(type, row))
         if kinds in self._plain:
-            self.data[self._cursor.key] = row
+            self.data[self._cursor.key] = row[:]
             return
-        self.data[self._cursor.key] = self._make([n(value) for n, value in zip(self._normalisers, row)])
+        self.data[self._cursor.key] = tuple([n(value) for n, value in zip(self._normalisers, row)])
         if len(self._plain) < ROW_SHAPES_MAX and all(kind in usual for kind, usual in zip(kinds, self._usual)):
             self._plain.add(kinds)
 

@@ -11,16 +11,20 @@ import pytest
 import weir
 from weir.api.upgrade import Fate, check_upgrade
 from weir.connectors import Discard
+from weir.errors import CheckpointError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId, SubtaskId
 from weir.operators.base import OperatorContext, OperatorSpec
 from weir.runtime import layout
+from weir.runtime.compatibility import check_compatible
+from weir.runtime.savepoints import origin_at
 from weir.runtime.state_files import CheckpointWriter
 from weir.runtime.storage import open_storage
 from weir.snapshot.manifest import build, encode
 from weir.snapshot.messages import OperatorPart
 
 ROWS = [("a", 1), ("b", 2)]
+AGGREGATES = {"n": weir.count(), "sum": weir.sum("value")}
 CHECKPOINT, ATTEMPT = CheckpointId(3), AttemptId(1)
 
 
@@ -58,14 +62,14 @@ class Wrong(New):
     odd = weir.ValueState("long")
 
 
-def job(function: weir.ProcessFunction, *, values: dict[str, weir.ValueState], extra: bool = False) -> Plan:
+def job(function: weir.ProcessFunction, *, values: dict[str, weir.ValueState], extra: Any = None) -> Plan:
     env = weir.Environment(parallelism=1)
     rows = env.from_collection(ROWS, "key string, value long", uid="rows")
     keyed = rows.key_by("key")
     keyed.process(function, "x long", uid="process").write(Discard(), uid="one")
     keyed.process_batches(totals, "x long", state=values, uid="batches").write(Discard(), uid="two")
     if extra:
-        keyed.agg(n=weir.count(), uid="agg").write(Discard(), uid="three")
+        keyed.agg(**extra, uid="agg").write(Discard(), uid="three")
     return env.plan()
 
 
@@ -73,7 +77,7 @@ def job(function: weir.ProcessFunction, *, values: dict[str, weir.ValueState], e
 def checkpoint(tmp_path: Path) -> Path:
     """A checkpoint of the old job, with empty states."""
     storage = open_storage(str(tmp_path))
-    plan = job(Old(), values={"total": weir.ValueState("int"), "gone": weir.ValueState("long")}, extra=True)
+    plan = job(Old(), values={"total": weir.ValueState("int"), "gone": weir.ValueState("long")}, extra=AGGREGATES)
     parts = {}
     for vertex in plan.vertices:
         subtask = SubtaskId(vertex.id, 0)
@@ -114,7 +118,7 @@ def fates(checkpoint: Path, plan: Plan) -> dict[tuple[str, str | None], Fate]:
 
 
 def test_the_same_job_restores_everything(checkpoint: Path) -> None:
-    plan = job(Old(), values={"total": weir.ValueState("int"), "gone": weir.ValueState("long")}, extra=True)
+    plan = job(Old(), values={"total": weir.ValueState("int"), "gone": weir.ValueState("long")}, extra=AGGREGATES)
     found = fates(checkpoint, plan)
     assert set(found.values()) == {Fate.RESTORED}
     assert {uid for uid, _ in found} == {"rows", "process", "batches", "agg"}
@@ -130,8 +134,32 @@ def test_each_state_of_a_changed_job_has_its_fate(checkpoint: Path) -> None:
         ("process", "dropped"): Fate.DROPPED,
         ("process", "fresh"): Fate.NEW,
         ("batches", "state"): Fate.EVOLVED,
+        ("batches", "state.gone"): Fate.DROPPED,
         ("agg", "aggregate"): Fate.DROPPED,
     }
+
+
+def test_an_aggregate_that_is_left_out_is_dropped_and_one_more_is_refused(checkpoint: Path) -> None:
+    values = {"total": weir.ValueState("int"), "gone": weir.ValueState("long")}
+    less = fates(checkpoint, job(Old(), values=values, extra={"n": weir.count()}))
+    assert less["agg", "aggregate"] is Fate.EVOLVED and less["agg", "aggregate.sum"] is Fate.DROPPED
+    more = fates(checkpoint, job(Old(), values=values, extra={**AGGREGATES, "least": weir.min("value")}))
+    assert more["agg", "aggregate"] is Fate.REFUSED
+
+
+def test_values_that_would_be_lost_are_refused_at_the_start_unless_the_user_says_so(checkpoint: Path) -> None:
+    values = {"total": weir.ValueState("int"), "gone": weir.ValueState("long")}
+    origin = origin_at(str(checkpoint))
+    manifest, storage = origin.read(origin.open()), origin.open()
+    check_compatible(manifest, job(Old(), values=values, extra=AGGREGATES), storage)
+    without_value = job(Old(), values={"total": values["total"]}, extra=AGGREGATES)
+    with pytest.raises(CheckpointError, match=r"\['gone'\] of operator 'batches'.*allow_dropped_state"):
+        check_compatible(manifest, without_value, storage)
+    without_aggregate = job(Old(), values=values, extra={"n": weir.count()})
+    with pytest.raises(CheckpointError, match=r"\['sum'\] of operator 'agg'.*allow_dropped_state"):
+        check_compatible(manifest, without_aggregate, storage)
+    for plan in (without_value, without_aggregate):
+        check_compatible(manifest, plan, storage, may_drop=True)
 
 
 def test_what_cannot_be_read_is_refused_with_both_types(checkpoint: Path) -> None:

@@ -21,7 +21,8 @@ from weir.operators import aggregate as module
 from weir.operators import aggregates as of
 from weir.operators.aggregate import PartialAggregate, RunningAggregate
 from weir.operators.base import KEY_GROUP_COLUMN, OperatorContext, Restored
-from weir.state.hashing import hash_keys, key_groups, split_by_owner
+from weir.state.hashing import hash_keys, key_groups
+from weir.state.splitting import split_by_owner
 
 GROUPS = 128
 SCHEMA = pa.schema(

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +18,7 @@ from weir.errors import PlanError, SchemaError, UserCodeError
 from weir.operators import slot_table
 from weir.operators.base import Restored
 from weir.operators.keyed_batches import STATE, KeyedBatches, KeyedBatchFunction
-from weir.state.descriptors import ValueState
+from weir.state.descriptors import Ttl, ValueState
 from weir.state.frozen import RestoredPart, RestoredParts
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])
@@ -111,7 +112,23 @@ def test_rows_know_the_row_of_their_key() -> None:
         return rows.select("key", total="value")
 
     operator = opened(look, {"total": ValueState("long", default=0)}, "key string, total long")
-    assert run(operator, [("a", 1), ("b", 2), ("a", 3)]) == [("a", 1), ("b", 2), ("a", 3)]
+    assert sorted(run(operator, [("a", 1), ("b", 2), ("a", 3)])) == [("a", 1), ("a", 3), ("b", 2)]
+
+
+def test_the_rows_of_a_key_come_together_and_in_their_order() -> None:
+    def look(rows: pl.DataFrame, state: pl.DataFrame) -> pl.DataFrame:
+        assert rows["key_row"].is_sorted() and rows["key_row"].flags["SORTED_ASC"]
+        assert rows["key_row"].unique().to_list() == list(range(len(state)))
+        return rows.select("key", total="value")
+
+    operator = opened(look, {"total": ValueState("long", default=0)}, "key string, total long")
+    dice = random.Random(3)
+    for _ in range(20):
+        rows = [(dice.choice([None, *"abcdef"]), n) for n in range(dice.randrange(1, 40))]
+        found = run(operator, rows)
+        assert sorted(found, key=lambda row: row[1]) == rows
+        for key in {key for key, _ in rows}:
+            assert [row for row in found if row[0] == key] == [row for row in rows if row[0] == key]
 
 
 def test_state_that_is_not_returned_stays_and_no_rows_need_come_out() -> None:
@@ -124,6 +141,16 @@ def test_state_that_is_not_returned_stays_and_no_rows_need_come_out() -> None:
     assert run(operator, [("a", 1)]) == []
     assert run(operator, [("a", 1)]) == [("a", 5)]
     assert run(operator, [("a", 1), ("b", 1)]) == [("a", 5), ("b", 0)]
+
+
+def test_columns_may_be_returned_as_they_are() -> None:
+    def add(rows: pl.DataFrame, state: pl.DataFrame) -> Any:
+        sums = state["total"].to_numpy() + np.bincount(rows["key_row"].to_numpy(), rows["value"].to_numpy())
+        return {"total": sums.astype(np.int64), "key": state["key"]}, {"total": pa.array(sums.astype(np.int64)), "x": 5}
+
+    operator = opened(add, {"total": ValueState("long", default=0)}, "key string, total long")
+    assert sorted(run(operator, [("a", 1), ("b", 2), ("a", 3)])) == [("a", 4), ("b", 2)]
+    assert run(operator, [("a", 1)]) == [("a", 5)]
 
 
 @pytest.mark.parametrize("kind", ["arrow", "pandas"])
@@ -175,6 +202,16 @@ def test_a_class_declares_its_values_and_is_opened_and_closed_once_in_a_copy_of_
         (lambda rows, state: (None, state.with_columns(total=pl.lit("x"))), "the new state.*column 'total'"),
         (lambda rows, state: rows, "expected a result with .*found columns key, value, key_row"),
         (lambda rows, state: 5, "found a int"),
+        (lambda rows, state: (None, state.select("key")), "the new state.*found columns key"),
+        (
+            lambda rows, state: {"key": rows["key"], "total": [1, 2, 3]},
+            "'total' of type list, not a Series or an array",
+        ),
+        (
+            lambda rows, state: {"key": rows["key"], "total": state["total"].head(1)},
+            "different lengths: key 2, total 1",
+        ),
+        (lambda rows, state: {"key": rows["key"]}, "found columns key"),
     ],
 )
 def test_what_does_not_fit_is_named(result: Any, message: str) -> None:
@@ -198,6 +235,10 @@ def test_an_error_of_the_function_shows_its_traceback_and_the_operator() -> None
         ({"state": None}, "declare at least one value"),
         ({"state": {"key": ValueState("long")}}, "'key' is a key and a state"),
         ({"state": {"x": 5}}, "batch functions keep ValueState only"),
+        (
+            {"state": {"a": ValueState("long", ttl=Ttl("1s")), "b": ValueState("long", ttl=Ttl("1s", "read"))}},
+            "some values have .*refresh='read'",
+        ),
         ({"function": 5}, "expected a KeyedBatchFunction"),
         ({"kind": "cudf"}, "kind 'cudf' is not one of"),
     ],

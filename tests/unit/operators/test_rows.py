@@ -102,10 +102,11 @@ def test_flat_map_takes_lists_iterators_and_generators() -> None:
     assert run(FlatMapRows(lambda row: [], "word string"), BATCH) == []
 
 
-def test_long_batches_are_taken_in_pieces_and_come_out_whole() -> None:
+def test_long_batches_are_taken_in_pieces_each_of_which_goes_on_at_once() -> None:
     batch = pa.record_batch({"a": range(2 * PIECE_ROWS + 1)})
-    [out] = run(MapRows(lambda row: row.a + 1, "x long"), batch)
-    assert out.column("x").to_pylist() == list(range(1, 2 * PIECE_ROWS + 2))
+    out = run(MapRows(lambda row: row.a + 1, "x long"), batch)
+    assert [piece.num_rows for piece in out] == [PIECE_ROWS, PIECE_ROWS, 1]
+    assert pa.Table.from_batches(out).column("x").to_pylist() == list(range(1, 2 * PIECE_ROWS + 2))
     with pytest.raises(UserCodeError, match=rf"row: Row\(a={PIECE_ROWS + 1}\)"):
         run(MapRows(lambda row: 1 // (row.a - PIECE_ROWS - 1), "x long"), batch)
     assert run(MapRows(lambda row: row.a, "x long"), batch.slice(0, 0), batch.slice(0, 1))[0].num_rows == 1

@@ -157,15 +157,18 @@ def test_large_work_is_held_to_its_share_while_others_are_busy_and_small_work_is
     monkeypatch.setattr(clock.time, "sleep", slept.append)
     pace = clock.Pace(0.1)
     pace.begin()
-    times[:] = [0.2, 0.2, 0.4]
+    times[:] = [0.05, 0.05, 0.1]
     pace.breathe()
     assert slept == [], "it is small"
     times[:] = [1.0, 0.5, 1.5]
     pace.breathe()
     assert slept == [clock.BREATH_MAX_S], "half a second of work needs a few, minus what is free"
-    times[:] = [1.0, 0.5, 0.6]
+    times[:] = [1.0, 0.5, 0.7]
     pace.breathe()
-    assert len(slept) == 1, "nobody else needs the processor"
-    times[:] = [3.0, 0.5, 3.0]
+    assert len(slept) == 2, "others have had little of the processor, but need it"
+    times[:] = [1.0, 0.5, 0.55]
     pace.breathe()
-    assert len(slept) == 1, "it has waited long enough"
+    assert len(slept) == 2, "nobody else needs the processor"
+    times[:] = [5.0, 0.5, 5.0]
+    pace.breathe()
+    assert len(slept) == 2, "it has waited long enough"

@@ -11,6 +11,7 @@ from weir.errors import CheckpointError
 from weir.graph.plan import Forward, Plan
 from weir.ids import AttemptId, CheckpointId, Uid
 from weir.runtime.compatibility import check_compatible
+from weir.runtime.storage import MemoryStorage
 from weir.snapshot.manifest import VERSION, Manifest, OperatorSnapshot, PartOf
 from weir.snapshot.messages import FileRef, Json, StatePart
 
@@ -34,43 +35,43 @@ def manifest(max_parallelism: int = 8, **operators: tuple[Json, dict[str, StateP
 
 def test_a_checkpoint_of_the_same_plan_fits() -> None:
     full: dict[str, Any] = {"source": (3, {}), "sum": (None, {"values": STATE}), "sink": ({"pending": []}, {})}
-    check_compatible(manifest(**full), plan())
+    check_compatible(manifest(**full), plan(), MemoryStorage(0))
 
 
 def test_an_operator_that_the_checkpoint_does_not_know_is_new() -> None:
-    check_compatible(manifest(source=(3, {})), plan())
+    check_compatible(manifest(source=(3, {})), plan(), MemoryStorage(0))
 
 
 def test_another_max_parallelism_is_refused_with_both_numbers() -> None:
     with pytest.raises(CheckpointError, match=r"max_parallelism 16, the job has 8.*Set Settings.max_parallelism back"):
-        check_compatible(manifest(16), plan())
+        check_compatible(manifest(16), plan(), MemoryStorage(0))
 
 
 @pytest.mark.parametrize("held", [(None, {"values": STATE}), ({"position": 0}, {})], ids=["table", "inline"])
 def test_state_that_no_operator_claims_is_refused_with_the_uids_that_exist(held: Any) -> None:
     message = r"checkpoint 4 holds state of operator 'sum', which is not in the job.*\['sink', 'source', 'total'\].*uid"
     with pytest.raises(CheckpointError, match=message):
-        check_compatible(manifest(sum=held), plan(uid="total"))
+        check_compatible(manifest(sum=held), plan(uid="total"), MemoryStorage(0))
 
 
 def test_state_that_no_operator_claims_may_be_dropped_when_the_user_says_so_but_not_the_number_of_key_groups() -> None:
     full: dict[str, Any] = {"gone": (None, {"values": STATE}), "sum": (None, {"values": STATE, "counts": STATE})}
     with pytest.raises(CheckpointError, match="allow_dropped_state=True"):
-        check_compatible(manifest(**full), plan())
-    check_compatible(manifest(**full), plan(), may_drop=True)
+        check_compatible(manifest(**full), plan(), MemoryStorage(0))
+    check_compatible(manifest(**full), plan(), MemoryStorage(0), may_drop=True)
     with pytest.raises(CheckpointError, match="max_parallelism 16"):
-        check_compatible(manifest(16), plan(), may_drop=True)
+        check_compatible(manifest(16), plan(), MemoryStorage(0), may_drop=True)
 
 
 def test_an_operator_without_state_may_be_removed() -> None:
-    check_compatible(manifest(gone=(None, {})), plan())
+    check_compatible(manifest(gone=(None, {})), plan(), MemoryStorage(0))
 
 
 def test_a_state_table_that_the_operator_no_longer_has_is_refused_by_name() -> None:
     with pytest.raises(CheckpointError, match=r"state \['counts'\] of operator 'sum' \(the sum\).*\['values'\]"):
-        check_compatible(manifest(sum=(None, {"values": STATE, "counts": STATE})), plan())
+        check_compatible(manifest(sum=(None, {"values": STATE, "counts": STATE})), plan(), MemoryStorage(0))
 
 
 def test_a_table_under_the_uid_of_a_sink_is_refused() -> None:
     with pytest.raises(CheckpointError, match=r"\['values'\] of operator 'sink'.*declares \[\]"):
-        check_compatible(manifest(sink=(None, {"values": STATE})), plan())
+        check_compatible(manifest(sink=(None, {"values": STATE})), plan(), MemoryStorage(0))

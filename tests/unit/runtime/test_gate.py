@@ -12,7 +12,7 @@ from weir.graph.plan import Broadcast, Exchange, Forward, HashByKey, Rebalance
 from weir.ids import ChannelId, CheckpointId, EdgeId, SubtaskId, VertexId
 from weir.runtime.gate import Gate
 from weir.snapshot.elements import Barrier, EndOfInput
-from weir.state.hashing import split_by_owner
+from weir.state.splitting import split_by_owner
 
 BARRIER = Barrier(CheckpointId(1))
 

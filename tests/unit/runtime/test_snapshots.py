@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from weir.runtime.snapshots import Snapshot, Snapshotter
 from weir.runtime.state_files import restored_part
 from weir.snapshot.manifest import Manifest, OperatorSnapshot, PartOf, build, checksum
 from weir.snapshot.messages import FileRef, OperatorPart, SnapshotDeclined, SnapshotTaken, StatePart
-from weir.state.frozen import encode_table
+from weir.state.frozen import StateWriter, encode_table
 
 HERE = SubtaskId(VertexId(0), 0)
 TABLE = pa.table({"n": [1, 2, 3]})
@@ -89,6 +90,7 @@ def test_a_snapshot_is_acknowledged_with_length_and_checksum_of_what_was_written
     file = part.states["values"].files["00000"]
     data = desk.storage.read(file.path)
     assert (taken.checkpoint, taken.attempt, taken.subtask, taken.duration_ms) == (7, 3, HERE, 12)
+    assert taken.uploaded_bytes == data.size
     assert file == FileRef("chk-0000000007/a3-op-0-values-00000", data.size, checksum(data))
     assert pa.ipc.open_file(data).read_all() == TABLE
 
@@ -105,6 +107,46 @@ def test_tables_are_built_in_the_background_only() -> None:
     assert built == []
     run_all(desk.background)
     assert built == ["built"]
+
+
+@pytest.mark.parametrize("savepoint", [None, "there", "nowhere"])
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_state_is_discarded_in_the_background_after_all_was_written_or_failed(
+    savepoint: str | None, failing: bool
+) -> None:
+    calls: list[str] = []
+
+    class Noted(FrozenTable):
+        def discard(self, breathe: Callable[[], None]) -> None:
+            breathe()
+            calls.append("discarded")
+
+        def released(self) -> None:
+            calls.append("released")
+
+    def build_table() -> pa.Table:
+        calls.append("built")
+        return TABLE
+
+    desk = Desk()
+    if failing:
+        desk.storage.fail("write", StorageFull("no room"))
+    desk.begin(1, Frozen(None, {"values": Noted(build_table)}), savepoint=savepoint)
+    run_all(desk.background)
+    times = 2 if savepoint == "there" and not failing else 1
+    assert calls == ["built"] * times + ["discarded", "released"]
+
+
+def test_what_lay_in_storage_already_does_not_count_as_uploaded() -> None:
+    class Known(FrozenTable):
+        def write(self, out: StateWriter) -> StatePart:
+            new = out.put("new", b"12345", shared=True)
+            return StatePart("some", {"new": new, "old": FileRef("shared/old", 1_000, "")})
+
+    desk = Desk()
+    desk.begin(1, Frozen(None, {"values": Known(lambda: TABLE)}))
+    run_all(desk.background)
+    assert desk.answers[0].uploaded_bytes == 5
 
 
 def test_snapshots_are_written_one_at_a_time_and_in_order() -> None:

@@ -15,7 +15,7 @@ from weir.version import __version__
 
 JOB_COMMANDS = ["list", "status", "checkpoints", "cancel", "savepoint", "stop", "rescale"]
 COMMANDS = ["run", "demo", "bench", *JOB_COMMANDS]
-WORKLOADS = ["filter", "keyed-sum", "keyed-process", "latency", "recovery", "checkpoint-cost", "soak"]
+WORKLOADS = ["filter", "keyed-sum", "keyed-process", "keyed-batches", "latency", "recovery", "checkpoint-cost", "soak"]
 
 
 def weir(*arguments: str) -> tuple[int, str, str]:

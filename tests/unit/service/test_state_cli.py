@@ -49,7 +49,8 @@ def test_check_says_what_a_changed_job_would_lose_and_does_not_start_it(checkpoi
     code, output = invoke("check", checkpoint, script, "--json")
     found = {(row["uid"], row["state"]): row["becomes"] for row in json.loads(output)}
     assert code == 1
-    assert found["agg", "aggregate"] == "restored"
+    assert found["agg", "aggregate"] == "evolved"
+    assert found["agg", "aggregate.sum"] == "dropped"
     assert found["rows", "(position)"] == "restored"
     assert found["process", "kept"] == "dropped"
     code, output = invoke("check", checkpoint, script)

@@ -68,7 +68,7 @@ class Job:
         self, checkpoint: int, subtask: SubtaskId, attempt: int | None = None, **export: Any
     ) -> list[CoordinatorEffect]:
         of = AttemptId(self.attempt if attempt is None else attempt)
-        return self.tell(SnapshotTaken(of, CheckpointId(checkpoint), subtask, PARTS, **export))
+        return self.tell(SnapshotTaken(of, CheckpointId(checkpoint), subtask, PARTS, uploaded_bytes=3, **export))
 
     def all_taken(self, checkpoint: int) -> list[CoordinatorEffect]:
         return self.taken(checkpoint, SOURCE) + self.taken(checkpoint, SINK)

@@ -109,7 +109,7 @@ def test_the_history_shows_what_became_of_each_checkpoint() -> None:
     job.taken(3, SOURCE)
     first, second, third = job.coordinator.history
     assert (first.id, first.state, first.triggered_ms, first.duration_ms) == (1, CheckpointState.COMPLETED, 100, 40)
-    assert (first.size_bytes, first.acknowledged) == (20, 2)
+    assert (first.size_bytes, first.uploaded_bytes, first.acknowledged) == (20, 6, 2)
     assert (second.state, second.reason, second.duration_ms) == (CheckpointState.ABORTED, AbortReason.DECLINED, 30)
     assert "disk full" in second.detail
     assert (third.state, third.acknowledged) == (CheckpointState.PENDING, 1)

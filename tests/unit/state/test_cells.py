@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from typing import Any
 
@@ -27,9 +28,9 @@ def layers() -> tuple[Layers, Held]:
 
 
 def contents(view: View) -> dict[Any, Any]:
-    keys = [key for piece in view.key_pieces() for key in piece]
-    assert len(keys) == len(set(keys))
-    return dict(zip(keys, view.values(keys)))
+    entries = [entry for piece in view.pieces() for entry in zip(*piece, strict=True)]
+    assert len(entries) == len(dict(entries))
+    return dict(entries)
 
 
 def no_expiry(key: Any) -> None:
@@ -112,3 +113,35 @@ def test_a_released_view_hands_back_what_had_expired() -> None:
     state.tidy(1, dropped.append)
     state.tidy(1, dropped.append)
     assert dropped == [1]
+
+
+def test_once_its_entries_are_copied_a_view_no_longer_keeps_the_layers_apart() -> None:
+    state, held = layers()
+    held.data.update((key, 1) for key in range(3))
+    view = state.freeze()
+    held.data[0] = 2
+    state.tidy(9, no_expiry)
+    assert held.data.below
+    copied = view.copy(in_place=False)
+    assert copied == [([0, 1, 2], [1, 1, 1])] and not any(map(gc.is_tracked, copied[0]))
+    state.tidy(9, no_expiry)
+    assert not held.data.below and held.data == {0: 2, 1: 1, 2: 1}
+    held.data[1] = 2
+    assert view.copy(in_place=False) == [([0, 1, 2], [1, 1, 1])]
+    view.discard(lambda: None)
+    assert copied == []
+    view.release()
+
+
+def test_what_may_be_changed_in_place_is_not_merged_before_the_view_is_released() -> None:
+    state, held = layers()
+    held.data[1] = [1]
+    view = state.freeze()
+    [(keys, (values,))] = view.copy(in_place=True)
+    held.data.own(1).append(2)
+    state.tidy(9, no_expiry)
+    held.data.own(1).append(3)
+    assert (keys, values, held.data[1]) == ([1], [1], [1, 2, 3])
+    view.release()
+    state.tidy(9, no_expiry)
+    assert not held.data.below and held.data == {1: [1, 2, 3]}

@@ -12,7 +12,8 @@ import pytest
 
 from weir.errors import SchemaError
 from weir.operators.base import key_group_range
-from weir.state.hashing import check_key_type, hash_keys, key_groups, owner_of, split_by_owner
+from weir.state.hashing import check_key_type, hash_keys, key_groups, owner_of
+from weir.state.splitting import KeySplitter, split_by_owner
 
 
 def hashes(values: list[Any], data_type: pa.DataType) -> list[int]:
@@ -114,3 +115,20 @@ def test_a_batch_of_one_owner_is_passed_on_as_it_is() -> None:
     assert split_by_owner(batch, ["key"], 1, 128)[0][1] is batch
     assert split_by_owner(batch, ["key"], 4, 128)[0][1] is batch
     assert split_by_owner(batch.slice(0, 0), ["key"], 4, 128) == []
+
+
+@pytest.mark.parametrize("kind", [pa.int8(), pa.uint16(), pa.int32(), pa.int64(), pa.timestamp("us")])
+@pytest.mark.parametrize("spread", [100, 30_000, 1 << 62])
+def test_remembered_owners_are_those_of_the_hash_however_keys_come(kind: pa.DataType, spread: int) -> None:
+    dice = np.random.default_rng(7)
+    numbers = np.dtype(np.int64) if pa.types.is_timestamp(kind) else np.dtype(kind.to_pandas_dtype())
+    least, most = max(np.iinfo(numbers).min, -spread), min(np.iinfo(numbers).max, spread)
+    splitter = KeySplitter(["key"], 3, 128)
+    for size in (1, 5, 2_000, 2_000, 20_000, 5):
+        values = pa.array(dice.integers(least, most, size, endpoint=True)).cast(kind)
+        if size == 2_000:
+            values = pa.concat_arrays([values, pa.nulls(1, kind)])
+        owners = key_groups(hash_keys([values]), 128).astype(int) * 3 // 128
+        batch = pa.record_batch({"key": values, "row": pa.array(range(len(values)))})
+        found = {owner: part.column("row").to_pylist() for owner, part in splitter.split(batch)}
+        assert found == {owner: np.flatnonzero(owners == owner).tolist() for owner in sorted(set(owners.tolist()))}

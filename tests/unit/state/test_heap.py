@@ -6,6 +6,7 @@ import datetime
 import decimal
 import gc
 import pickle
+from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tests.states import as_restored, table_of
+from tests.states import Shelf, as_restored, table_of
 from weir.errors import PlanError, SchemaError
 from weir.schema import parse_type
 from weir.snapshot.messages import FileRef
@@ -161,18 +162,29 @@ PIECES: list[tuple[KeyedState, int, Callable[[Any, int], None]]] = [
 
 
 @pytest.mark.parametrize(("state", "count", "put"), PIECES, ids=lambda case: type(case).__name__)
-def test_a_table_comes_in_pieces_that_are_sorted_together(
+def test_a_table_comes_in_pieces_that_are_each_sorted(
     state: KeyedState, count: int, put: Callable[[Any, int], None]
 ) -> None:
     frozen = filled(count, state, put).freeze()["s"]
     tables = list(frozen.tables())
     sizes = [pc.sum(pc.list_value_length(t["value"])).as_py() if "List" in str(state) else len(t) for t in tables]
     assert sum(sizes) == 35_000 and len(sizes) == 4 and max(sizes) < 12_000
-    groups = pa.concat_tables(tables).column(0).to_pylist()
-    assert groups == sorted(groups)
+    for table in tables:
+        groups = table.column(0).to_pylist()
+        assert groups == sorted(groups)
+    shelf = Shelf()
+    part = frozen.write(shelf)
+    whole = pa.concat_tables(shelf.tables(part))
+    assert whole.num_rows == sum(map(len, tables)) and len(set(whole.column("k").to_pylist())) == count
+    mine = pa.concat_tables(shelf.tables(part, ALL_GROUPS["key_groups"], range(3, 9)))
+    assert (
+        mine.column(0).to_pylist()
+        == whole.filter(pc.is_in(whole.column(0), pa.array(range(3, 9)))).column(0).to_pylist()
+    )
+    assert mine.num_rows
 
 
-def test_writing_breathes_between_the_pieces_also_while_keys_are_sorted() -> None:
+def test_writing_breathes_between_the_pieces_also_while_entries_are_freed() -> None:
     calls: list[str] = []
 
     class Out:
@@ -187,8 +199,12 @@ def test_writing_breathes_between_the_pieces_also_while_keys_are_sorted() -> Non
             calls.append("breathe")
 
     state, count, put = PIECES[0]
-    filled(count, state, put).freeze()["s"].write(Out())
-    assert calls == ["breathe"] * 8 + ["put"]
+    frozen = filled(count, state, put).freeze()["s"]
+    out = Out()
+    frozen.write(out)
+    assert calls == ["breathe"] * 4 + ["put"]
+    frozen.discard(out.breathe)
+    assert calls == ["breathe"] * 4 + ["put"] + ["breathe"] * 4
 
 
 @pytest.mark.parametrize(
@@ -290,3 +306,27 @@ def test_the_cycle_collector_does_not_walk_through_state(state: KeyedState, put:
         live = one._states["s"].layers.live
         assert len(live) == 100 and not live.below
         assert not gc.is_tracked(live) and not any(map(gc.is_tracked, live.values()))
+
+
+def test_nor_through_rows() -> None:
+    backend = HeapBackend(KEYS, **ALL_GROUPS)
+    row_type = namedtuple("row_type", "a b")
+    state = backend.row_state("s", pa.schema([("a", pa.int64()), ("b", pa.string())]))
+    for backend.cursor.key in range(10):
+        # The second time the types of the row are known.
+        for _ in range(2):
+            state.set(row_type(backend.cursor.key, "x"))
+    gc.collect()
+    held = backend._states["s"].layers.live
+    assert len(held) == 10 and not any(map(gc.is_tracked, held.values()))
+
+
+def test_a_snapshot_of_which_nothing_is_left_is_an_empty_table() -> None:
+    made = HeapBackend(pa.schema([("k", pa.int64())]), max_parallelism=128, key_groups=range(128))
+    state = made.map_state(MapState("long", "long").named("m"))
+    made.cursor.key = 1
+    state.put(1, 1)
+    held = made.freeze()["m"]
+    state.clear()
+    assert table_of(made.freeze()["m"]).num_rows == 0
+    held.released()

@@ -17,6 +17,9 @@ from weir.state.key_store import BytesStore
 
 COLUMNS: dict[str, list[Any]] = {
     "int64": [pa.array([None, *range(-500, 500)], pa.int64())],
+    "far_apart": [pa.array([None, *(n * 10**15 for n in range(-900, 900))], pa.int64())],
+    "int8": [pa.array([None, *range(-128, 128)], pa.int8())],
+    "uint32": [pa.array([None, 0, (1 << 32) - 1, *range(1 << 31, (1 << 31) + 500)], pa.uint32())],
     "uint64": [pa.array([None, 0, 1, (1 << 64) - 1, *range(5, 600)], pa.uint64())],
     "bool": [pa.array([None, True, False])],
     "double": [pa.array([None, 0.0, math.nan, math.inf, *(n / 3 for n in range(1, 400))])],
@@ -171,3 +174,34 @@ def test_a_cleared_index_gives_back_a_table_that_was_far_too_large() -> None:
         index.slots([pa.array(keys)], hash_keys([pa.array(keys)]))
     index.clear()
     assert len(index._table_slots) < 10_000
+
+
+def test_integers_keep_their_slots_when_they_turn_out_to_lie_far_apart() -> None:
+    index, known = KeyIndex(pa.schema({"key": pa.int64()})), {}
+    for values in ([5, 7, 5, None], [], [-3, 900_000], [1 << 62, 5, -(1 << 63)], [7, None, (1 << 63) - 1, 1 << 62]):
+        slots = index.slots([pa.array(values, pa.int64())]).tolist()
+        for value, slot in zip(values, slots, strict=True):
+            assert known.setdefault(value, slot) == slot
+    assert sorted(known.values()) == list(range(len(index)))
+    assert index.keys()[0].to_pylist() == sorted(known, key=known.__getitem__)
+    assert index.hashes.tolist() == hash_keys(index.keys()).tolist()
+
+
+def test_integers_that_are_handed_out_one_after_the_other_get_slots_in_that_order() -> None:
+    index = KeyIndex(pa.schema({"key": pa.int64()}))
+    for start in range(10**12, 10**12 + 3_000_000, 300_000):
+        numbers = np.arange(start, start + 300_000)
+        assert index.slots([pa.array(numbers)]).tolist() == (numbers - 10**12).tolist()
+    index.clear()
+    assert index.slots([pa.array([10**12 + 5, 4])]).tolist() in ([0, 1], [1, 0])
+
+
+def test_integers_stay_dense_when_they_come_a_few_at_a_time_from_any_side() -> None:
+    index, dice = KeyIndex(pa.schema({"key": pa.int64()})), np.random.default_rng(1)
+    known: dict[int, int] = {}
+    for _ in range(300):
+        values = dice.integers(-300_000, 300_000, 3)
+        for value, slot in zip(values.tolist(), index.slots([pa.array(values)]).tolist(), strict=True):
+            assert known.setdefault(value, slot) == slot
+    assert sorted(known.values()) == list(range(len(index)))
+    assert index._dense is not None

@@ -19,6 +19,7 @@ from weir.config import Heap, RocksDb
 from weir.errors import CheckpointError, ConfigError, CorruptCheckpoint
 from weir.operators.base import key_group_range
 from weir.snapshot.messages import FileRef, StatePart
+from weir.state import rocks_cells
 from weir.state.backends import make_backend
 from weir.state.descriptors import ListState, MapState, Ttl, ValueState
 from weir.state.frozen import RestoredPart, RestoredParts
@@ -338,9 +339,30 @@ def test_expired_values_are_left_out_of_tables_and_swept_out_of_the_database(wor
         one.released()
     for _ in range(10):
         values(backend, state, range(100))
-    database = backend._tables["s"].database
+    database = backend._tables["s"].store.database
     assert len(list(database.scan(b""))) == 500
     assert values(backend, state, [0, 700]) == [2, None]
+
+
+def test_no_more_of_large_values_is_read_at_once_than_there_is_room_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rocks_cells, "RETAINED_BYTES_MAX", 1_000_000)
+    backend = world.backend()
+    state = backend.value_state(ValueState("binary", name="s"))
+    keys = backend.keys([pa.array(range(2_000))])
+    for start in range(0, 2_000, 100):
+        for backend.cursor.key in keys[start : start + 100]:
+            state.set(backend.cursor.key * 1_000)
+        backend.end()
+    cells = backend._tables["s"].cells
+    backend.begin([])
+    backend.begin(keys)
+    assert 64 <= len(cells.clean) < 200  # type: ignore[union-attr]
+    for backend.cursor.key in keys:
+        assert state.get() == backend.cursor.key * 1_000
+        assert len(cells.clean) < 200  # type: ignore[union-attr]
+    backend.end()
 
 
 def test_large_maps_are_not_read_to_change_one_entry(world: World) -> None:
@@ -351,7 +373,7 @@ def test_large_maps_are_not_read_to_change_one_entry(world: World) -> None:
     state.put_all({i: str(i) for i in range(10_000)})
     backend.end()
     scans: list[bytes] = []
-    database = backend._tables["s"].database
+    database = backend._tables["s"].store.database
     scan = database.scan
     database.scan = lambda prefix: scans.append(prefix) or scan(prefix)  # type: ignore[method-assign, func-returns-value]
     backend.begin(keys)

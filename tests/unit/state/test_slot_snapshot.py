@@ -12,10 +12,10 @@ import pytest
 from tests.states import Shelf, table_of
 from weir.snapshot.messages import StatePart
 from weir.state import slot_snapshot
-from weir.state.frozen import KEY_GROUP_COLUMN
+from weir.state.frozen import GONE_COLUMN, KEY_GROUP_COLUMN
 from weir.state.hashing import hash_keys
 from weir.state.key_index import KeyIndex
-from weir.state.slot_snapshot import GONE_COLUMN, FrozenSlots, SlotHistory
+from weir.state.slot_snapshot import FrozenSlots, SlotHistory
 
 GROUPS = 128
 KEYS = pa.schema([("key", pa.string())])

@@ -7,9 +7,8 @@ was compared with what the rows before it must come to.
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,18 +21,21 @@ from weir.service.bench.harness import Report, kill_a_worker
 from weir.service.bench.state_job import SIGNAL_ROWS, StateJob, StateOptions, state_job
 
 BASELINE_S = 10.0
+AFTER_S = 5.0
+"""How long the stream is watched after a checkpoint: what it leaves behind must not hold it, either."""
+
+SETTLING_MAX = 10
+SETTLED_SHARE = 0.1
 Times = npt.NDArray[np.int64]
 
 
 def run_updates(options: StateOptions, *, seconds: float) -> Report:
     """Row-wise updates of random keys, and how much memory the workers take."""
-    with state_job(options, "state-updates") as job:
+    with state_job(options, "state-updates") as job, MemoryWatch(job) as memory:
         job.fill()
-        started_rows, started_s, most = job.rows, time.monotonic(), 0
-        while (elapsed_s := time.monotonic() - started_s) < seconds:
-            job.handle.wait(0.5)
-            most = max(most, *map(_resident_bytes, job.handle.process_ids))
-        updates = job.rows - started_rows
+        started_rows, started_s = job.rows, time.monotonic()
+        job.handle.wait(seconds)
+        updates, elapsed_s = job.rows - started_rows, time.monotonic() - started_s
         record = job.checkpoint()
         wrong = job.wrong_entries(record)
         return _report(
@@ -43,20 +45,26 @@ def run_updates(options: StateOptions, *, seconds: float) -> Report:
             events=updates,
             verified=wrong == 0,
             wrong_entries=wrong,
-            worker_rss_max_mb=round(most / 1e6),
+            worker_rss_max_mb=round(memory.most_bytes / 1e6),
             checkpoint_s=round(record.duration_ms / 1e3, 2),
             checkpoint_mb=round(record.size_bytes / 1e6),
         )
 
 
 def run_pause(options: StateOptions) -> Report:
-    """How long a checkpoint of much state holds the stream, and what it costs while it is written."""
-    with state_job(options, "state-pause") as job:
+    """How long a checkpoint of much state holds the stream, and what it costs while it is written.
+
+    The gap is the longest time between two batches that reach the sink of the same subtask.
+    """
+    with state_job(options, "state-pause") as job, MemoryWatch(job) as memory:
         job.fill()
         job.checkpoint()  # The first one also warms everything up.
+        job.handle.wait(AFTER_S)
+        filled_bytes = sum(map(_resident_bytes, job.handle.process_ids))
         baseline_s = time.monotonic()
         job.handle.wait(BASELINE_S)
         record = job.checkpoint()
+        job.handle.wait(AFTER_S)
         last = job.checkpoint()
         wrong = job.wrong_entries(last)
         times = _times(job.directory)
@@ -73,9 +81,12 @@ def run_pause(options: StateOptions) -> Report:
             checkpoint_s=round(record.duration_ms / 1e3, 2),
             gap_max_ms=round(_largest_gap_ms(times, began_s, ended_s), 1),
             gap_max_before_ms=round(_largest_gap_ms(times, baseline_s, began_s), 1),
+            gap_max_after_ms=round(_largest_gap_ms(times, ended_s, ended_s + AFTER_S), 1),
             events_per_s_before=round(before),
             events_per_s_during=round(during),
             ratio=round(during / before, 3) if before else 0.0,
+            worker_bytes_per_key=round(filled_bytes / options.keys),
+            worker_rss_max_mb=round(memory.most_bytes / 1e6),
         )
 
 
@@ -83,12 +94,9 @@ def run_incremental(options: StateOptions, *, share: float) -> Report:
     """What a checkpoint uploads after a share of the keys has changed, of what a whole one does."""
     with state_job(replace(options, hot_share=share), "state-incremental") as job:
         job.fill()
-        # Whatever was under way when the last key came in is in the first; the second begins from rest.
-        whole_bytes = _uploaded(job, job.checkpoint)
-        settled = job.checkpoint()
+        settled, settling = _settled(job)
         job.wait_for_rows(job.rows + round(3 * share * options.keys))
-        changed_bytes = _uploaded(job, job.checkpoint)
-        last = job.handle.checkpoints()[-1]
+        last = job.checkpoint()
         wrong = job.wrong_entries(last)
         return _report(
             "state-incremental",
@@ -98,10 +106,10 @@ def run_incremental(options: StateOptions, *, share: float) -> Report:
             verified=wrong == 0,
             wrong_entries=wrong,
             share_changed=share,
-            whole_mb=round(whole_bytes / 1e6, 1),
+            settling_checkpoints=settling,
             state_mb=round(settled.size_bytes / 1e6, 1),
-            changed_mb=round(changed_bytes / 1e6, 2),
-            ratio=round(changed_bytes / settled.size_bytes, 4),
+            changed_mb=round(last.uploaded_bytes / 1e6, 2),
+            ratio=round(last.uploaded_bytes / settled.size_bytes, 4),
         )
 
 
@@ -154,20 +162,37 @@ def run_rescale(options: StateOptions, *, steps: tuple[int, ...] = (4, 3)) -> Re
         )
 
 
-def _uploaded(job: StateJob, act: Callable[[], Any]) -> int:
-    """Bytes that a checkpoint has added to storage."""
-    before = _stored_files(job)
-    act()
-    return sum(size for path, size in _stored_files(job).items() if path not in before)
+def _settled(job: StateJob) -> tuple[Any, int]:
+    """Take checkpoints until one is small, and how many that took. RocksDB merges its files for a while after many keys
+    came in; what that writes has nothing to do with what changes later."""
+    for number in range(SETTLING_MAX):
+        record = job.checkpoint()
+        if number and record.uploaded_bytes < SETTLED_SHARE * record.size_bytes:
+            break
+        job.handle.wait(1.0)
+    return record, number + 1
 
 
-def _stored_files(job: StateJob) -> dict[Path, int]:
-    found = {}
-    for path in job.checkpoints_to.rglob("*"):
-        with suppress(FileNotFoundError):
-            if path.is_file():
-                found[path] = path.stat().st_size
-    return found
+class MemoryWatch:
+    """The most memory that any worker of a job has had, looked at twice a second."""
+
+    def __init__(self, job: StateJob) -> None:
+        self.most_bytes = 0
+        self._job = job
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> MemoryWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.5):
+            self.most_bytes = max([self.most_bytes, *map(_resident_bytes, self._job.handle.process_ids)])
 
 
 def _report(workload: str, job: StateJob, *, seconds: float, events: int, verified: bool, **more: Any) -> Report:

@@ -37,7 +37,7 @@ Kind = Literal["rows", "columns"]
 ENTRY_BYTES = 100
 COLUMNS = 12
 SIGNAL_ROWS = 512
-"""One row in so many comes out, and shows when it was processed."""
+"""One row in so many comes out, on average, and shows when it was processed."""
 
 PADDING = bytes(range(ENTRY_BYTES - 8))
 WAIT_S = 900.0
@@ -69,18 +69,19 @@ class CountUp(weir.ProcessFunction):
         old = self.entry.get()
         count = 1 if old is None else int.from_bytes(old[:8], "little") + 1
         self.entry.set(count.to_bytes(8, "little") + PADDING)
-        return (row.key,) if row.number % SIGNAL_ROWS == 0 else None
+        return (row.key,) if row.signal else None
 
 
 def count_columns(rows: pl.DataFrame, state: pl.DataFrame) -> Any:
     """The same for whole batches: all numbers of a key grow by its rows."""
     added = np.bincount(rows["key_row"].to_numpy(), minlength=len(state))
     new = state.select(pl.exclude("key") + pl.Series(added))
-    return rows.filter(pl.col("number") % SIGNAL_ROWS == 0).select("key"), new
+    return rows.filter("signal").select("key"), new
 
 
 def make_rows(numbers: npt.NDArray[np.int64], *, keys: int, hot: int) -> pa.RecordBatch:
-    """First every key once, in no order; then those below `hot` at random."""
+    """First every key once, in no order; then those below `hot` at random. Signals are drawn, too: the rows of a
+    batch come from few splits, whose numbers leave the same remainder."""
     mixed = numbers.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
@@ -88,7 +89,8 @@ def make_rows(numbers: npt.NDArray[np.int64], *, keys: int, hot: int) -> pa.Reco
     # A factor that shares no divisor with the number of keys visits each of them once.
     filling = (numbers * _coprime(keys)) % keys
     return pa.RecordBatch.from_arrays(
-        [pa.array(np.where(numbers < keys, filling, drawn)), pa.array(numbers)], names=["key", "number"]
+        [pa.array(np.where(numbers < keys, filling, drawn)), pa.array(mixed % SIGNAL_ROWS == 0)],
+        names=["key", "signal"],
     )
 
 
@@ -129,7 +131,7 @@ class StateJob:
         )
         hot = max(1, round(options.keys * options.hot_share))
         make = partial(make_rows, keys=options.keys, hot=hot)
-        source = connectors.Generator(options.rows, make, "key long, number long")
+        source = connectors.Generator(options.rows, make, "key long, signal boolean")
         keyed = self.environment.read(source, uid="source").key_by("key")
         if options.kind == "rows":
             signals = keyed.process(CountUp(), "key long", uid="state")
