@@ -28,7 +28,7 @@ from weir.operators.windows import AlignedWindows
 from weir.snapshot.watermarks import NEVER_US
 from weir.state.frozen import KEY_GROUP_COLUMN
 from weir.state.pane_snapshot import FrozenPanes
-from weir.state.xxhash64 import Ints, Words
+from weir.state.xxhash64 import Ints
 
 STATE = "panes"
 """The name of the state table."""
@@ -143,7 +143,7 @@ class PartialWindowAggregateOperator(Operator):
             return
         for group in self._held.groups:
             for slots in in_batches(group.slots_of()):
-                columns = [pa.array(group.panes_of(slots)), *group.keys_of(slots)[0], *group.accumulators.read(slots)]
+                columns = [pa.array(group.panes_of(slots)), *group.keys_of(slots), *group.accumulators.read(slots)]
                 out(pa.RecordBatch.from_arrays(columns, schema=self._spec.combined))
         self._held.clear()
         if self._may_pass and self._rows_in >= JUDGED_ROWS_MIN and keys > WORTHWHILE_RATIO_MAX * self._rows_in:
@@ -204,7 +204,7 @@ class WindowAggregateOperator(Operator):
                 return
         touched = self._store.add_rows(batch, panes) if takes_rows else self._store.merge(_after_pane(batch), panes)
         if self._spec.lateness_us and next(self._windows.windows(earliest_us))[1] <= self._watermark_us:
-            self._changed += [_Changed(group.panes_of(slots), *group.keys_of(slots)) for group, slots in touched]
+            self._changed += [_Changed(group.panes_of(slots), group.keys_of(slots)) for group, slots in touched]
 
     def watermark(self, time_us: int, out: Emit) -> int | None:
         before_us, self._watermark_us = self._watermark_us, max(self._watermark_us, time_us)
@@ -279,7 +279,7 @@ class WindowAggregateOperator(Operator):
                         rows, found = slots[inside], found[inside]
                     else:
                         continue
-                    into = whole.find(*group.keys_of(rows), found if len(found) == len(rows) else int(found[0]))
+                    into = whole.find(group.keys_of(rows), found if len(found) == len(rows) else int(found[0]))
                     whole.accumulators.merge(group.accumulators.read(rows), into, count=len(whole))
         return whole
 
@@ -292,14 +292,14 @@ class WindowAggregateOperator(Operator):
                 if not len(rows):
                     continue
                 taken = pa.array(rows)
-                slots.append(whole.find([key.take(taken) for key in part.keys], part.hashes[rows], found[rows]))
+                slots.append(whole.find([key.take(taken) for key in part.keys], found[rows]))
         return distinct(np.concatenate(slots), len(whole))
 
     def _emit(self, group: PaneGroup, chosen: Ints, out: Emit) -> None:
         for slots in in_batches(chosen):
             starts = group.panes_of(slots)
             ends = starts + self._windows.size_us
-            out(self._spec.of.result(group.keys_of(slots)[0], starts, ends, values=group.accumulators.values(slots)))
+            out(self._spec.of.result(group.keys_of(slots), starts, ends, values=group.accumulators.values(slots)))
 
     def _take_over(self, table: pa.Table) -> None:
         if (verdict := self._spec.verdict(STATE, table.schema)) not in ("same", "evolved"):
@@ -316,7 +316,6 @@ class _Changed:
 
     panes: Ints
     keys: Sequence[pa.Array]
-    hashes: Words
 
 
 def _after_pane(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -15,10 +15,9 @@ import pyarrow as pa
 from weir.operators.aggregate_layout import AggregateLayout
 from weir.operators.aggregate_state import Accumulators
 from weir.operators.base import OperatorContext
-from weir.state.hashing import hash_keys
 from weir.state.key_index import KeyIndex
 from weir.state.pane_snapshot import FrozenPane
-from weir.state.xxhash64 import Ints, Words
+from weir.state.xxhash64 import Ints
 
 OWN_ROWS_MIN = 4_096
 """A pane that begins with so many rows in one batch gets a group of its own."""
@@ -59,15 +58,14 @@ class PaneGroup:
         """Those that are not gone, in no order."""
         return np.array([pane_us for pane_us in self._panes if pane_us not in self._gone], np.int64)
 
-    def find(self, keys: Sequence[pa.Array], hashes: Words, panes: Ints | int) -> Ints:
+    def find(self, keys: Sequence[pa.Array], panes: Ints | int) -> Ints:
         """The slot of each row, for accumulators that are merged now."""
         self.frozen = None
-        slots = self._index.slots(keys, hashes)
+        slots = self._index.slots(keys)
         if self.only_us is not None:
             return slots
         slots += self._pane_numbers(panes) << _KEY_BITS
-        pairs = [pa.array(slots)]
-        return self._pairs.slots(pairs, hash_keys(pairs))
+        return self._pairs.slots([pa.array(slots)])
 
     def panes_of(self, slots: Ints) -> Ints:
         if self.only_us is not None:
@@ -75,10 +73,9 @@ class PaneGroup:
         panes: Ints = np.array(self._panes, np.int64)[self._codes(slots) >> _KEY_BITS]
         return panes
 
-    def keys_of(self, slots: Ints) -> tuple[list[pa.Array], Words]:
-        """Keys and their hashes."""
+    def keys_of(self, slots: Ints) -> list[pa.Array]:
         numbers = slots if self.only_us is not None else self._codes(slots) & ((1 << _KEY_BITS) - 1)
-        return self._index.keys(numbers), self._index.hashes[numbers]
+        return self._index.keys(numbers)
 
     def slots_of(self, panes: Ints | None = None) -> Ints:
         """The slots of some panes; None: of all that are not gone."""
@@ -162,7 +159,7 @@ class PaneStore:
         touched = []
         for group, part, of_rows in self._split(batch, panes):
             keys = [part.column(key) for key in self._layout.keys]
-            slots = group.find(keys, hash_keys(keys), of_rows)
+            slots = group.find(keys, of_rows)
             group.accumulators.add_rows(part, slots, count=len(group))
             touched.append((group, slots))
         return touched
@@ -172,7 +169,7 @@ class PaneStore:
         touched = []
         for group, part, of_rows in self._split(batch, panes):
             keys = part.columns[: self._width]
-            slots = group.find(keys, hash_keys(keys), of_rows)
+            slots = group.find(keys, of_rows)
             group.accumulators.merge(part.columns[self._width :], slots, count=len(group))
             touched.append((group, slots))
         return touched
@@ -256,7 +253,7 @@ class PaneStore:
 
     def _move(self, group: PaneGroup, panes: Ints, target: PaneGroup) -> None:
         slots = group.slots_of(panes)
-        into = target.find(*group.keys_of(slots), group.panes_of(slots))
+        into = target.find(group.keys_of(slots), group.panes_of(slots))
         target.accumulators.merge(group.accumulators.read(slots), into, count=len(target))
         for pane_us in panes.tolist():
             self._of_pane[pane_us] = target

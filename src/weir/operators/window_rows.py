@@ -19,7 +19,7 @@ from weir.errors import CheckpointError, PlanError
 from weir.operators.aggregate_layout import check_same_columns
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.row_codec import emit
-from weir.operators.user_code import operator_label
+from weir.operators.user_code import operator_label, user_code_error
 from weir.operators.watermarks import check_time_column
 from weir.operators.window_buffer import BufferLayout, RowBuffer
 from weir.operators.window_definition import event_times, shown
@@ -241,7 +241,10 @@ class WindowRowsOperator(Operator):
             None if is_global else assigned.ends[open_ones],
         )
         chosen = np.zeros(len(new), np.bool_)
-        chosen[open_ones] = self._trigger.chosen(columns, cause=cause, watermark_us=self._watermark_us)
+        try:
+            chosen[open_ones] = self._trigger.chosen(columns, cause=cause, watermark_us=self._watermark_us)
+        except Exception as error:
+            raise user_code_error(error, self._context, doing="its trigger") from None
         self._fire(assigned, chosen, out)
         if self._spec.slides:
             self._buffer.marks[assigned.only(chosen).rows] = 1

@@ -7,6 +7,7 @@ import time
 from datetime import datetime, timedelta
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -15,6 +16,8 @@ import weir
 from weir import connectors as io
 from weir.errors import PlanError, SchemaError
 from weir.operators import window_aggregate, window_panes
+from weir.operators.base import OperatorContext
+from weir.operators.window_definition import WindowDefinition
 from weir.operators.windows import AlignedWindows
 from weir.testing import run_local
 
@@ -111,6 +114,26 @@ def test_refinements_come_to_the_same_in_the_end(seed: int, monkeypatch: pytest.
     last = found.group_by("key", "window_start", "window_end").agg(pl.col("n", "total").sort_by("n").last())
     assert len(found) > len(last)
     assert last.sort("window_start", "key").equals(batch_answer(rows, 6, 3))
+
+
+def test_panes_that_are_gone_take_no_room_and_nor_do_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_panes, "COMPACTED_SLOTS_MIN", 100)
+    schema = pa.schema([("key", pa.int64()), ("ts", pa.timestamp("us"))])
+    definition = WindowDefinition(AlignedWindows(10, 10), ["key"], {"n": weir.count()}, schema, "ts")
+    context = OperatorContext("job", weir.ids.Uid("w"), "w", 0, 1, 128, weir.ids.AttemptId(1))
+    store = window_panes.PaneStore(definition.layout, context, 10)
+    far = 1_000_000  # one pane that stays, in the group of all the others
+    for number in range(60):
+        keys = [*range(40 * number, 40 * number + 40), -1]
+        panes = np.array([*([10 * number] * 40), far])
+        store.add_rows(
+            pa.record_batch([pa.array(keys), pa.array(panes).view(pa.timestamp("us"))], schema=schema), panes
+        )
+        store.drop(store.panes[store.panes < 10 * number])
+        assert len(store) <= 250
+    assert store.panes.tolist() == [590, far]
+    (group,) = store.groups
+    assert group.accumulators.values(group.slots_of(np.array([far])))[0].to_pylist() == [60]
 
 
 def test_a_batch_over_thousands_of_panes_takes_no_step_for_each() -> None:

@@ -160,6 +160,25 @@ def test_a_trigger_of_the_users_own() -> None:
     assert totals(found) == [1, 3, 15, 32, 31, 32]
 
 
+def test_an_error_of_a_trigger_names_the_operator() -> None:
+    with pytest.raises(UserCodeError, match=r"(?s)window.*NotImplementedError"):
+        one_by_one([1.0], weir.tumbling("10s"), trigger=weir.Trigger())
+
+
+def test_late_rows_of_a_window_without_keys_are_as_they_came() -> None:
+    rows = of_windows.late_rows()
+    env = weir.Environment(parallelism=1, settings=weir.Settings(batch_rows_max=1, watermark_interval="0ms"))
+    stream = env.from_collection(rows, watermark=weir.monotonic("ts"), uid="rows")
+    result = stream.window(weir.tumbling("10s"), late="late").agg(total=weir.sum("value"), uid="window")
+    result.write(io.Discard(), uid="out")
+    result.side("late").write(io.Discard(), uid="late")
+    found = run_local(env)
+    late = pl.DataFrame(found["late"])
+    assert late.columns == rows.columns
+    assert late["value"].to_list() == [8, 32]
+    assert totals(found) == [3, 4, 16]
+
+
 def test_triggers_by_the_wall_clock_let_out_what_is_new() -> None:
     found = one_by_one([1.0, 2, 3, 4, 5, 12], weir.tumbling("10s"), trigger=weir.on_processing_time("1ms"))
     assert totals(found)[-2:] == [31, 32]
