@@ -130,7 +130,7 @@ class CoGroupedStreams:
 
 def _check_windows(windows: object) -> None:
     if not isinstance(windows, AlignedWindows):
-        raise PlanError(f"{windows!r} is no window; write for example weir.tumbling('10s')")
+        raise PlanError(f"joins take tumbling or sliding windows, such as weir.tumbling('10s'); found {windows!r}")
 
 
 def two_inputs(
