@@ -11,7 +11,8 @@ from enum import Enum
 
 from weir.config import Checkpoints
 from weir.ids import AttemptId, CheckpointId, SubtaskId
-from weir.snapshot.messages import OperatorPart
+from weir.snapshot.loops import LoopRounds
+from weir.snapshot.messages import OperatorPart, SnapshotTaken
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Pending:
     base: CheckpointId | None
     """The newest that was complete when this one began: its snapshots may refer to files of that one, or of a newer."""
     parts: dict[SubtaskId, tuple[OperatorPart, ...]] = field(default_factory=dict)
+    said: list[SnapshotTaken] = field(default_factory=list)
     stage: Stage = Stage.COLLECTING
 
 
@@ -81,6 +83,7 @@ class Run:
     pause_until_ms: float = 0.0
     final: CheckpointId | None = None
     final_published: bool = False
+    rounds: LoopRounds = field(default_factory=LoopRounds)
     failure: str | None = None
     """Why the attempt must fail; told once, after everything else."""
 
