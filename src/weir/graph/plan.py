@@ -143,8 +143,9 @@ class Plan:
         return tuple(self._loop(head) for head in heads if self.members is None or head in self.members)
 
     def _loop(self, head: VertexId) -> Loop:
-        feeders = [edge.source for edge in self.in_edges(head) if not edge.is_back]
-        return Loop(head, self._all_of([head]), self._all_of(self.cycles[head]), self._all_of(feeders))
+        members = self.cycles[head]
+        feeders = {edge.source for edge in self.edges if edge.target in members and edge.source not in members}
+        return Loop(head, self._all_of([head]), self._all_of(members), self._all_of(feeders))
 
     def _all_of(self, vertices: Iterable[VertexId]) -> frozenset[SubtaskId]:
         return frozenset(SubtaskId(v, i) for v in vertices for i in range(self.vertices[v].parallelism))

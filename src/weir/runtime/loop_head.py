@@ -22,6 +22,7 @@ from weir.runtime.snapshots import Said, Snapshot
 from weir.runtime.subtask import Activity, InnerSubtask
 from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput
 from weir.snapshot.loop_log import (
+    NONE_BEGUN,
     BarrierReturned,
     CancelReturned,
     CloseLog,
@@ -65,6 +66,8 @@ class LoopHeadSubtask(InnerSubtask):
         self._logs: dict[CheckpointId, _Log] = {}
         self._awaited: CheckpointId | None = None
         """A checkpoint whose barrier is somewhere in the inputs, behind rows."""
+        self._taken = NONE_BEGUN
+        """The newest snapshot."""
         self._inputs_ended = False
         self._time_ended = False
         for batch in operator.replayed:
@@ -78,7 +81,9 @@ class LoopHeadSubtask(InnerSubtask):
         return Activity.BUSY if received else activity
 
     def trigger(self, barrier: Barrier, *, pause: bool = False) -> None:
-        self._awaited = barrier.checkpoint
+        # The barrier may be faster than the driver's word.
+        if barrier.checkpoint > self._taken:
+            self._awaited = barrier.checkpoint
 
     def abort(self, checkpoint: CheckpointId) -> None:
         super().abort(checkpoint)
@@ -149,7 +154,8 @@ class LoopHeadSubtask(InnerSubtask):
     # --- Snapshots ------------------------------------------------------------------------------------
 
     def _snapshot(self, barrier: Barrier, source: dict[Uid, Frozen] | None = None) -> None:
-        if self._awaited is not None and self._awaited <= barrier.checkpoint:
+        self._taken = barrier.checkpoint
+        if self._awaited is not None and self._awaited <= self._taken:
             self._awaited = None
         if barrier.base is not None:
             self._snapshotter.completed(barrier.base)

@@ -306,7 +306,8 @@ class Coordinator:
             passed = (now_ms - run.started_ms) // interval_ms
             run.periodic_ms = run.started_ms + (passed + 1) * interval_ms
         base = run.completed[-1] if run.completed else None
-        run.pending[checkpoint] = Pending(checkpoint, now_ms + self._settings.timeout_ms, base)
+        deadline_ms, finished = now_ms + self._settings.timeout_ms, frozenset(run.finished)
+        run.pending[checkpoint] = Pending(checkpoint, deadline_ms, base, finished=finished)
         request = self._requests.triggered(checkpoint, is_final=is_final) or CheckpointRequested()
         record = CheckpointRecord(
             checkpoint, max(run.attempts.values()), now_ms, final=is_final, savepoint=request.savepoint
@@ -355,7 +356,7 @@ class Coordinator:
         text = f"{reason.value}{': ' if detail else ''}{detail}"
         del run.pending[checkpoint]
         run.pause_until_ms = now_ms + self._settings.min_pause_ms
-        run.rounds.looked(now_ms, found=EmptyLoops(), finished=run.finished)
+        self._looked(run, EmptyLoops(), now_ms)
         self._history.aborted(checkpoint, now_ms, reason=reason, detail=detail)
         if run.final == checkpoint:
             run.final = None
@@ -389,8 +390,9 @@ class Coordinator:
         run = self._publishing(checkpoint)
         if run is None:
             return []
-        empty = empty_loops(run.rounds.open_loops(run.finished), run.pending.pop(checkpoint).said)
-        run.rounds.looked(now_ms, found=empty, finished=run.finished)
+        done = run.pending.pop(checkpoint)
+        empty = empty_loops(run.rounds.open_loops(run.finished), done.said, done.finished)
+        self._looked(run, empty, now_ms)
         run.pause_until_ms = now_ms + self._settings.min_pause_ms
         run.failures = 0
         run.final_published = run.final_published or run.final == checkpoint
@@ -437,6 +439,9 @@ class Coordinator:
         return self._run
 
     # --- Small things ---------------------------------------------------------------------------------
+
+    def _looked(self, run: Run, found: EmptyLoops, now_ms: float) -> None:
+        run.rounds.looked(now_ms, found=found, finished=run.finished, pause_max_ms=self._settings.loop_pause_max_ms)
 
     def _run_of(self, event: SnapshotTaken | SnapshotDeclined | EpochsCommitted | SubtaskFinished) -> Run | None:
         """The run that the event belongs to; None: it is of another attempt, or of no subtask that there is."""

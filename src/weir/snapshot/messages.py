@@ -242,7 +242,7 @@ class Loop:
     members: frozenset[SubtaskId]
     """Everything through which its rows may come, the heads included."""
     feeders: frozenset[SubtaskId]
-    """Those that send rows into it from outside."""
+    """Those that send rows into it from outside, to its head or to anybody else."""
 
 
 @dataclass(frozen=True)

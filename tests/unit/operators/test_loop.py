@@ -143,6 +143,38 @@ def test_a_job_without_any_checkpoint_interval_ends_by_itself_and_an_empty_loop_
         assert collect_local(stream).num_rows == len(rows)
 
 
+class Woken(weir.CoProcessFunction):
+    """Rows of the loop sleep until a row from outside wakes those of their key."""
+
+    asleep = weir.ListState("long")
+
+    def process_left(self, row: Any, context: Any) -> Any:
+        if row.n > 0:
+            yield row.id, row.n - 1
+        else:
+            self.asleep.add(row.id)
+
+    def process_right(self, row: Any, context: Any) -> Any:
+        for id in self.asleep.get():
+            yield id, -1
+        self.asleep.clear()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_loop_goes_on_as_long_as_rows_from_outside_enter_it_anywhere(seed: int) -> None:
+    env = environment(2, batch_rows_max=4)
+    rows = env.from_collection([(i, 2) for i in range(10)], SCHEMA, uid="rows")
+    alarm = env.from_collection([(i % 10, 0) for i in range(300)], SCHEMA, uid="alarm", parallelism=1)
+
+    def step(rows: weir.Stream) -> tuple[weir.Stream, weir.Stream]:
+        woken = rows.connect(alarm).key_by("id").process(Woken(), SCHEMA, uid="woken")
+        return woken.filter(pl.col("n") >= 0, uid="again"), woken.filter(pl.col("n") < 0, uid="done")
+
+    rows.iterate(step, uid="loop").print(uid="out")
+    result = run_local(env, seed=seed, crash_at=[40], checkpoint_every=7)
+    assert sorted(result["out"]["id"].to_pylist()) == list(range(10))
+
+
 # --- Event time -----------------------------------------------------------------------------------------
 
 TIMED = "id long, n long, ts timestamp_ntz"

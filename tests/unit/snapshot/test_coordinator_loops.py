@@ -6,7 +6,7 @@ from typing import Any
 
 from weir.ids import AttemptId, CheckpointId, SubtaskId, VertexId
 from weir.snapshot.coordinator import Coordinator
-from weir.snapshot.loops import ROUND_PAUSE_MAX_MS, ROUND_PAUSE_MIN_MS
+from weir.snapshot.loops import ROUND_PAUSE_MIN_MS
 from weir.snapshot.messages import (
     AttemptEnded,
     AttemptStarted,
@@ -30,6 +30,7 @@ ALL = [SOURCE, *HEADS, BODY]
 HEAD = VertexId(1)
 LOOP = Loop(HEAD, frozenset(HEADS), frozenset([*HEADS, BODY]), frozenset([SOURCE]))
 ATTEMPT = AttemptId(1)
+PAUSE_MAX_MS = CoordinatorSettings().loop_pause_max_ms
 
 
 class Job:
@@ -92,16 +93,23 @@ def test_one_head_whose_input_goes_on_or_one_row_on_its_way_keeps_the_loop_open(
     job = Job()
     job.finish(SOURCE)
     assert job.complete(1, inputs_ended={HEADS[0]: True}) == SendCompleted(CheckpointId(1))
-    job.now_ms += ROUND_PAUSE_MAX_MS
+    job.now_ms += PAUSE_MAX_MS
     job.tell(TimePassed())
     assert job.complete(2, inputs_ended=BOTH, in_flight={HEADS[1]: True}) == SendCompleted(CheckpointId(2))
-    job.now_ms += ROUND_PAUSE_MAX_MS
+    job.now_ms += PAUSE_MAX_MS
     job.tell(TimePassed())
     assert job.complete(3, inputs_ended=BOTH, in_flight={BODY: True}) == SendCompleted(CheckpointId(3))
-    job.now_ms += ROUND_PAUSE_MAX_MS
+    job.now_ms += PAUSE_MAX_MS
     job.tell(TimePassed())
     half = {HEADS[0]: True}
     assert job.complete(4, inputs_ended=BOTH, time_ended=half) == SendCompleted(CheckpointId(4), time_over=(HEAD,))
+
+
+def test_a_checkpoint_that_began_before_the_last_feeder_had_finished_says_nothing() -> None:
+    job = Job()
+    assert job.tell(CheckpointRequested()) == [SendTrigger(CheckpointId(1))]
+    job.finish(SOURCE)
+    assert job.complete(1, inputs_ended=BOTH) == SendCompleted(CheckpointId(1))
 
 
 def test_rounds_that_find_rows_come_less_and_less_often() -> None:
@@ -117,7 +125,7 @@ def test_rounds_that_find_rows_come_less_and_less_often() -> None:
         assert job.tell(TimePassed()) == [SendTrigger(CheckpointId(number + 1), base=CheckpointId(number))]
     assert pauses[0] == ROUND_PAUSE_MIN_MS
     assert pauses == sorted(pauses)
-    assert pauses[-1] == ROUND_PAUSE_MAX_MS
+    assert pauses[-1] == PAUSE_MAX_MS
 
 
 def test_a_round_that_is_declined_is_tried_again() -> None:
@@ -133,7 +141,7 @@ def test_no_round_begins_behind_a_stop() -> None:
     job = Job()
     assert job.tell(CheckpointRequested(None, Then.STOP, "stop")) == [SendTrigger(CheckpointId(1), pause=True)]
     assert job.finish(SOURCE) == []
-    assert job.complete(1, inputs_ended=BOTH).time_over == (HEAD,)
+    job.complete(1, inputs_ended=BOTH)
     assert job.triggered == []
 
 
