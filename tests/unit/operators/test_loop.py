@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import weir
-from weir.errors import PlanError, SchemaError
+from weir.api.build import Options
+from weir.errors import DataError, PlanError, SchemaError
+from weir.operators.base import Emit, Operator, OperatorSpec
 from weir.runtime.backlog import Backlog
 from weir.testing import collect_local, run_local
 
@@ -216,6 +220,33 @@ def test_rows_that_come_out_of_a_loop_after_the_end_of_the_input_are_not_late_be
     timed = env.from_collection(rows, TIMED, watermark=weir.monotonic("ts"), uid="rows")
     counted = timed.iterate(count_down, uid="loop").key_by("n").window(weir.tumbling("1h")).agg(c=weir.count(), uid="c")
     assert collect_local(counted)["c"].to_pylist() == [10]
+
+
+class AtTheEnd(OperatorSpec):
+    """Emits a row when its input ends."""
+
+    def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        return inputs[0]
+
+    def make(self) -> Operator:
+        return LastWords()
+
+
+class LastWords(Operator):
+    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
+        out(batch.slice(0, 0))
+
+    def end(self, out: Emit) -> None:
+        out(pa.RecordBatch.from_pylist([{"id": 1, "n": 1}]))
+
+
+def test_rows_that_are_fed_back_when_the_input_has_ended_are_an_error_that_names_the_loop() -> None:
+    def step(rows: weir.Stream) -> tuple[weir.Stream, weir.Stream]:
+        return rows._apply("last", AtTheEnd, Options()), rows.filter(pl.col("n") > 5)
+
+    stream = environment(1).from_collection(ROWS, SCHEMA).iterate(step, uid="endless")
+    with pytest.raises(DataError, match=r"'endless'.*1 rows were fed back after the loop had ended"):
+        collect_local(stream)
 
 
 # --- Bad input ------------------------------------------------------------------------------------------
