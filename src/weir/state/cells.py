@@ -11,7 +11,6 @@ place (a list, say); what lies below may not, but must be copied up first (`own`
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import compress, islice
@@ -29,9 +28,6 @@ MERGE_ENTRIES_PER_KEY = 2
 
 PIECE_KEYS = 5_000
 """Keys that a background thread takes at once: more would hold up the stream, which shares the interpreter."""
-
-COPY_PAUSE_S = 0.001
-"""Between two pieces of a copy: without it the stream would have to ask for the interpreter each time."""
 
 Piece: TypeAlias = tuple[list[Key], list[Any]]
 """Some keys and their values."""
@@ -107,13 +103,11 @@ class View:
 
     def copy(self, *, in_place: bool) -> Sequence[Piece]:
         """The pieces, made by the first call. Unless values may be changed `in_place`, the layers are merged from then
-        on. That must be soon, so this hardly pauses: a layer on top that grew large would hold up the stream whenever
+        on. That must be soon, so this does not pause: a layer on top that grew large would hold up the stream whenever
         Python makes more room for it."""
         if self._copy is None:
             copy: list[Piece] = []
             for piece in self.pieces():
-                if copy:
-                    time.sleep(COPY_PAUSE_S)
                 for column in piece:
                     untrack(column)
                 copy.append(piece)
