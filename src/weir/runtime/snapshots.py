@@ -23,6 +23,15 @@ from weir.state.frozen import FrozenState
 
 
 @dataclass(frozen=True)
+class Said:
+    """What a subtask says of itself with its part of a checkpoint, as SnapshotTaken does."""
+
+    in_flight: bool = False
+    inputs_ended: bool = False
+    time_ended: bool = False
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """The synchronous part of one subtask's snapshot."""
 
@@ -33,6 +42,7 @@ class Snapshot:
     started_ms: float
     savepoint: str | None = None
     """Where the states are to be exported to, besides."""
+    said: Said = Said()
 
 
 @dataclass(frozen=True)
@@ -198,6 +208,7 @@ class Snapshotter:
                     result.exported,
                     result.export_refused,
                     result.uploaded_bytes,
+                    **vars(snapshot.said),
                 )
             )
         else:
