@@ -224,6 +224,14 @@ class _SplittingReader(SourceReader):
         return self._reader.position()
 
     @property
+    def split(self) -> str:
+        return self._reader.split
+
+    @property
+    def open_splits(self) -> frozenset[str] | None:
+        return self._reader.open_splits
+
+    @property
     def wait_ms(self) -> float:
         return self._reader.wait_ms
 
