@@ -18,7 +18,7 @@ from weir.operators.aggregate_base import Aggregate
 from weir.operators.aggregate_layout import AggregateLayout
 from weir.operators.builtin_aggregates import Count
 from weir.operators.watermarks import check_time_column, times_us
-from weir.operators.windows import AlignedWindows, SessionWindows
+from weir.operators.windows import SessionWindows, TimeWindows
 from weir.state.xxhash64 import Ints
 
 ROWS = "__rows"
@@ -34,7 +34,7 @@ ALL = "__all"
 class WindowDefinition:
     """What both halves know. `time_offset_us` is added to the column of times."""
 
-    windows: AlignedWindows | SessionWindows
+    windows: TimeWindows | SessionWindows
     keys: Sequence[str]
     aggregates: Mapping[str, Aggregate]
     input_schema: pa.Schema
