@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -95,9 +97,14 @@ def check_time_column(column: str, schema: pa.Schema) -> None:
         raise SchemaError(f"no column {column!r} for event time; the columns are: {', '.join(schema.names)}")
     kind = schema.field(column).type
     if not pa.types.is_timestamp(kind):
+        how = f"pl.from_epoch({column!r}, time_unit='ms')"
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            how = f"pl.col({column!r}).str.to_datetime()"
+        elif pa.types.is_date(kind):
+            how = f"pl.col({column!r}).cast(pl.Datetime('us'))"
         raise SchemaError(
-            f"column {column!r} is of type {kind}; event time needs a timestamp: convert it with "
-            f"with_columns({column}=pl.from_epoch({column!r}, time_unit='ms')), or str.to_datetime()"
+            f"column {column!r} is of type {kind}; event time needs a timestamp: convert it before with "
+            f"with_columns({column}={how})"
         )
 
 
@@ -272,11 +279,18 @@ class _Split:
         if self._generator is not None:
             self._take(self._generator.observe(pl.DataFrame(batch)))
             return
-        latest_us: int = pc.max(times).as_py()
-        jump_max_us = self._strategy.jump_max_us
-        if jump_max_us is not None and self.latest_us != NEVER_US and latest_us - self.latest_us > jump_max_us:
-            raise _TooFar(pc.index(times, latest_us).as_py(), latest_us - self.latest_us)
-        self.latest_us = max(self.latest_us, latest_us)
+        if self._strategy.jump_max_us is not None:
+            self._check_jumps(times.to_numpy(), self._strategy.jump_max_us)
+        self.latest_us = max(self.latest_us, pc.max(times).as_py())
+
+    def _check_jumps(self, times: npt.NDArray[np.int64], jump_max_us: int) -> None:
+        """Refuse a row that is too far ahead of the latest before it. Before the first there is none."""
+        if self.latest_us != NEVER_US:
+            times = np.concatenate(([self.latest_us], times))
+        ahead_us = times[1:] - np.maximum.accumulate(times)[:-1]
+        if len(ahead_us) and int(ahead_us.max()) > jump_max_us:
+            at = int(np.argmax(ahead_us > jump_max_us))
+            raise _TooFar(at if self.latest_us != NEVER_US else at + 1, int(ahead_us[at]))
 
     def _take(self, found: datetime | int | Any | None) -> None:
         if found is None:

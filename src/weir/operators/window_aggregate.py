@@ -127,7 +127,7 @@ class PartialWindowAggregateOperator(Operator):
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         if not batch.num_rows:
             return
-        panes = self._spec.windows.panes(self._spec.of.times_of(batch))
+        panes = self._spec.windows.panes(self._spec.of.times_of(batch, self._context))
         if self._rows_to_pass <= 0 and len(self._held) + batch.num_rows > HELD_KEYS_MAX:
             self.flush(out)
         if self._rows_to_pass > 0:  # nothing is held now, so that no row overtakes another
@@ -193,7 +193,9 @@ class WindowAggregateOperator(Operator):
             return
         takes_rows = self._spec.late is not None
         panes: Ints = (
-            self._windows.panes(self._spec.of.times_of(batch)) if takes_rows else batch.column(PANE).to_numpy()
+            self._windows.panes(self._spec.of.times_of(batch, self._context))
+            if takes_rows
+            else batch.column(PANE).to_numpy()
         )
         earliest_us = int(panes.min())
         if self._windows.last_end(earliest_us) + self._spec.lateness_us <= self._watermark_us:

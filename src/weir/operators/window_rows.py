@@ -193,7 +193,7 @@ class WindowRowsOperator(Operator):
     def _times(self) -> Ints:
         if self._spec.time is None:
             return np.zeros(len(self._buffer), np.int64)
-        return event_times(self._buffer.rows, self._spec.time, self._spec.time_offset_us)
+        return event_times(self._buffer.rows, self._spec.time, self._spec.time_offset_us, self._context)
 
     def _assigned(self) -> _Assigned:
         """All windows of all rows; within a window rows are in the order in which they came."""
