@@ -301,9 +301,9 @@ WINDOW_US = 5
 def _window(stream: Any, sink: Sink, prefix: str) -> None:
     """Rows of a split come in the order of their times, and all splits begin at zero."""
     times = pl.col("id").map_batches(_times_us, return_dtype=pl.Datetime("us"))
-    timed = stream.with_columns(ts=times, uid=f"{prefix}times").with_watermarks(
-        weir.monotonic("ts"), uid=f"{prefix}watermarks"
-    )
+    # Those of a job's several regions wait for each other, as closely as can be.
+    strategy = weir.monotonic("ts").aligned("all", drift=0)
+    timed = stream.with_columns(ts=times, uid=f"{prefix}times").with_watermarks(strategy, uid=f"{prefix}watermarks")
     windows = timed.key_by("key").window(AlignedWindows(2 * WINDOW_US, WINDOW_US))
     result = windows.agg(n=weir.count(), total=weir.sum("value"), uid=f"{prefix}window")
     result.select("key", pl.col("window_start").dt.epoch("us"), "n", "total", uid=f"{prefix}plain-times").write(

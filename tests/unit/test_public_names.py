@@ -77,6 +77,7 @@ NAMES = {
     "sliding",
     "state",
     "sum",
+    "top",
     "tumbling",
 }
 

@@ -28,7 +28,7 @@ from weir.graph.plan import (
 )
 from weir.ids import EdgeId, Uid, VertexId
 from weir.operators.base import OperatorSpec
-from weir.operators.watermarks import AssignWatermarks
+from weir.operators.watermarks import AssignWatermarks, aligned_strategy
 
 
 def plan(
@@ -199,6 +199,8 @@ def _chain(steps: Sequence[_Step], max_parallelism: int) -> Plan:
         )
         for head in heads
     )
+    for vertex in vertices:
+        _check_aligned(vertex)
     edges: list[Edge] = []
     timed = _timed(steps)
     for head in heads:
@@ -217,6 +219,16 @@ def _chain(steps: Sequence[_Step], max_parallelism: int) -> Plan:
             )
             edges.append(edge)
     return Plan(vertices=vertices, edges=tuple(edges), max_parallelism=max_parallelism)
+
+
+def _check_aligned(vertex: Vertex) -> None:
+    """Only a source can wait for others, so only watermarks that are made beside one can be aligned."""
+    strategy = aligned_strategy(operator.spec for operator in vertex.operators)
+    if strategy is not None and not vertex.is_source:
+        raise PlanError(
+            f"{vertex.name}: watermarks that are aligned (group {strategy.group!r}) must be made beside their source, "
+            "so that it can wait for the others: give them to read(…, watermark=…), with the source's own parallelism"
+        )
 
 
 def _timed(steps: Sequence[_Step]) -> list[bool]:

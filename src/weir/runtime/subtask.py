@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -157,6 +157,9 @@ class Subtask(ABC):
     def resume(self) -> None:
         """Sources that paused behind a barrier go on."""
 
+    def align(self, slowest_us: Mapping[str, int]) -> None:
+        """Sources that are too far ahead of the slowest of their group wait."""
+
     def drain(self) -> None:
         """Sources end their input now; the others when they have taken what comes from there."""
 
@@ -244,6 +247,7 @@ class SourceSubtask(Subtask):
         """Triggers that wait and were aborted meanwhile."""
         self._tracker = self._generators[0][1] if self._generators else None
         """Whom the splits of this source concern."""
+        self._aligned = next((generator for _, generator in self._generators if generator.is_aligned), None)
         self._poll_after_ms = 0.0
         self._paused_by: CheckpointId | None = None
         self._draining = False
@@ -254,7 +258,29 @@ class SourceSubtask(Subtask):
         wake_ms = super().wake_ms
         if self.finished or self._paused_by is not None or self._gate.full or self._left_to_end or self.chain.is_full:
             return wake_ms
+        if self._is_ahead:
+            return wake_ms
         return self._poll_after_ms if wake_ms is None else min(wake_ms, self._poll_after_ms)
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether it stays close to other sources in event time."""
+        return self._aligned is not None
+
+    @property
+    def reached_us(self) -> int | None:
+        """Where it is aligned: how far it has come; None: it is idle, or has ended."""
+        if self._aligned is None or self.finished or self._left_to_end:
+            return None
+        return self._aligned.reached_us
+
+    @property
+    def _is_ahead(self) -> bool:
+        return self._aligned is not None and self._aligned.is_ahead
+
+    def align(self, slowest_us: Mapping[str, int]) -> None:
+        if self._aligned is not None:
+            self._aligned.align(slowest_us)
 
     def trigger(self, barrier: Barrier, *, pause: bool = False) -> None:
         self._triggers.append(_Trigger(barrier, pause))
@@ -293,8 +319,8 @@ class SourceSubtask(Subtask):
         if self._draining:
             self._end()
             return True
-        if self.chain.is_full:
-            self._is_starved = False  # what there is no room for is no idleness
+        if self.chain.is_full or self._is_ahead:
+            self._is_starved = False  # to have no room for rows, or to wait for other sources, is no idleness
             return False
         batch = self.reader.poll(self._rows_max)
         if batch is not None and batch.num_rows:

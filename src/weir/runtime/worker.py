@@ -37,12 +37,15 @@ from weir.snapshot.elements import Barrier
 from weir.snapshot.manifest import Manifest
 from weir.snapshot.messages import (
     AbortCheckpoint,
+    AlignSources,
     CheckpointCompleted,
     DrainSources,
     EpochsCommitted,
     Heartbeat,
     Json,
     ResumeSources,
+    SourceReached,
+    SourcesReached,
     StopTask,
     SubtaskFinished,
     TaskRunning,
@@ -88,6 +91,10 @@ class Worker:
         self._subtasks: list[Subtask] = []
         self._finished: set[SubtaskId] = set()
         self._spent: dict[SubtaskId, TimeSpent] = {}
+        self._aligned: list[SourceSubtask] = []
+        """Sources that are to stay close to others in event time."""
+        self._reached: tuple[SourceReached, ...] = ()
+        self._report_ms = 0.0
         self.stopped: StopTask | None = None
 
     def open(self, manifest: Manifest | None, origin: Storage | None = None) -> None:
@@ -96,7 +103,9 @@ class Worker:
         for subtask in self._config.plan.hosted_by(self._config.task):
             self._subtasks.append(_Builder(self._config, self._ports, subtask, manifest, origin).build())
             self._spent[subtask] = TimeSpent(self._ports.clock.now_ms())
+        self._aligned = [s for s in self._subtasks if isinstance(s, SourceSubtask) and s.is_aligned]
         self._ports.control.send(TaskRunning(self._config.attempt, self._config.task))
+        self._report_reached()
 
     def step(self) -> bool:
         """One step of every subtask; False when none of them could do anything."""
@@ -111,6 +120,8 @@ class Worker:
             if subtask.finished and subtask.id not in self._finished:
                 self._finished.add(subtask.id)
                 self._ports.control.send(SubtaskFinished(self._config.attempt, subtask.id))
+        if self._aligned and started_ms >= self._report_ms:
+            self._report_reached()
         return progressed
 
     def handle(self, message: ToTask) -> None:
@@ -129,6 +140,8 @@ class Worker:
             self._each(lambda subtask: subtask.resume())
         elif isinstance(message, DrainSources):
             self._each(lambda subtask: subtask.drain())
+        elif isinstance(message, AlignSources):
+            self._each(lambda subtask: subtask.align(message.slowest_us))
         elif isinstance(message, StopTask):
             self.stopped = message
         else:
@@ -158,6 +171,14 @@ class Worker:
         self._subtasks = []
         if error is not None:
             raise error
+
+    def _report_reached(self) -> None:
+        """Tell how far the sources are that others wait for, if that has changed."""
+        self._report_ms = self._ports.clock.now_ms() + duration_ms(self._config.settings.watermark_interval)
+        reached = tuple(SourceReached(subtask.id, subtask.reached_us) for subtask in self._aligned)
+        if reached != self._reached:
+            self._reached = reached
+            self._ports.control.send(SourcesReached(self._config.attempt, self._config.task, reached))
 
     def _each(self, act: Callable[[Subtask], None]) -> None:
         for subtask in self._subtasks:

@@ -151,9 +151,27 @@ class Heartbeat:
     metrics: Json
 
 
+@dataclass(frozen=True)
+class SourceReached:
+    """How far one subtask of a source that is aligned with others has come."""
+
+    subtask: SubtaskId
+    time_us: int | None
+    """Its watermark; None: it is idle, or has ended."""
+
+
+@dataclass(frozen=True)
+class SourcesReached:
+    """How far the sources of a task have come, of those that are aligned with others."""
+
+    attempt: AttemptId
+    task: TaskIndex
+    sources: tuple[SourceReached, ...]
+
+
 FromTask: TypeAlias = (
     "TaskRegistered | TaskRunning | SnapshotTaken | SnapshotDeclined | EpochsCommitted | SubtaskFinished"
-    " | TaskFailed | Heartbeat"
+    " | TaskFailed | Heartbeat | SourcesReached"
 )
 
 
@@ -225,8 +243,17 @@ class StopTask:
     cancelled: bool
 
 
+@dataclass(frozen=True)
+class AlignSources:
+    """How far the slowest source of each group is; a group that is not named is not known."""
+
+    attempt: AttemptId
+    slowest_us: Mapping[str, int]
+
+
 ToTask: TypeAlias = (
     "DeployTask | TriggerCheckpoint | AbortCheckpoint | CheckpointCompleted | ResumeSources | DrainSources | StopTask"
+    " | AlignSources"
 )
 
 
