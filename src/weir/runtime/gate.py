@@ -49,12 +49,12 @@ class Gate:
     def __init__(self, plan: Plan, subtask: SubtaskId, transport: Transport) -> None:
         self._outputs: dict[SideOutput | None, list[tuple[Route, list[_Lane]]]] = {None: []}
         self._lanes: list[_Lane] = []
-        self._leaving: set[_Lane] = set()
-        """Those that lead out of a loop."""
+        self._inside: set[_Lane] = set()
+        """Those within a loop."""
         for edge in plan.out_edges(subtask.vertex):
             lanes = [_Lane(transport.out(channel)) for channel in plan.out_channels(edge, subtask.index)]
-            if plan.cycles[edge.source] and edge.target not in plan.cycles[edge.source]:
-                self._leaving.update(lanes)
+            if edge.target in plan.cycles[edge.source]:
+                self._inside.update(lanes)
             route = _route(edge, subtask.index, len(lanes), plan.max_parallelism)
             self._outputs.setdefault(edge.side, []).append((route, lanes))
             self._lanes += lanes
@@ -73,10 +73,11 @@ class Gate:
 
     def mark(self, marker: Marker) -> None:
         """Send a marker behind everything that was emitted, on every channel."""
-        # Event time ends in a loop before its rows do. Outside it ends with them: nothing of the loop is late there.
+        # Event time ends in a loop before its rows do. Outside it ends with them, as the end of the input says: nothing
+        # of the loop is late there.
         ends_time = isinstance(marker, Watermark) and marker.time_us == END_US
         for lane in self._lanes:
-            if not (ends_time and lane in self._leaving):
+            if lane in self._inside or not ends_time:
                 lane.push(marker)
 
     @property
