@@ -21,6 +21,7 @@ VARIANT_SEEDS_MAX = 120
 
 FIRST_SEED = {
     "bases_are_not_kept": 17,
+    "changed_pane_counts_as_written": 11,
     "changes_of_an_aborted_checkpoint_are_forgotten": 5,
     "claim_without_a_second_look": 1_183,
     "commit_before_publication": 11,
@@ -29,18 +30,22 @@ FIRST_SEED = {
     "every_attempt_starts_from_the_savepoint": 68,
     "failed_savepoint_is_left_half_written": 110,
     "frozen_state_sees_later_rows": 53,
-    "late_manifest_of_an_old_attempt_counts": 64,
+    "late_manifest_of_an_old_attempt_counts": 72,
     "lost_region_counts_as_finished": 7,
     "lost_region_keeps_its_snapshots": 7,
     "lost_reply_loses_the_epoch": 100,
     "manifest_replaced": 30,
     "old_attempt_is_heard": 1_573,
+    "panes_are_forgotten_on_restore": 11,
     "parts_without_attempt": 5,
-    "region_claims_while_a_manifest_is_written": 66,
+    "region_claims_while_a_manifest_is_written": 170,
     "rescaled_before_the_checkpoint_is_complete": 16,
-    "savepoint_names_the_files_of_its_checkpoint": 521,
-    "state_files_without_attempt": 9,
+    "savepoint_names_the_files_of_its_checkpoint": 692,
+    "splits_are_taken_as_one": 25,
+    "state_files_without_attempt": 17,
     "unknown_outcome_is_a_failure": 80,
+    "watermark_is_the_greatest": 11,
+    "window_is_emitted_early": 11,
 }
 """Where the search for a seed that catches a variant begins, for those that the first few do not catch. Seeds change
 their meaning with the simulation: when a variant is caught no more, look for it with
