@@ -165,6 +165,7 @@ class World:
     ) -> None:
         self.rng = after.rng if after else random.Random(seed)
         self.region_rng = after.region_rng if after else random.Random(f"regions of {seed}")
+        self.calls_rng = after.calls_rng if after else random.Random(f"calls of {seed}")
         self.clock = SimClock()
         self.trace: deque[str] = deque(maxlen=400)
         self.digest = after.digest if after else 0
@@ -235,12 +236,13 @@ class World:
 
     def _drawn(self, seed: int) -> Job:
         # What is beside the first region is drawn from numbers of its own, so that most jobs are what they ever were.
-        return with_regions(draw_job(self.rng, self.external), self.region_rng, self.external)
+        time_rng = random.Random(f"time of {seed}")
+        return with_regions(draw_job(self.rng, self.external), self.region_rng, self.external, time_rng=time_rng)
 
     def _goes_on(self, after: World, savepoint: str) -> Job:
         with self.storage.quiet():
             read = after.job.rows_read(read_savepoint(after, savepoint))
-        return after.job.going_on(read, self.external, self.place)
+        return after.job.going_on(read, self.external, self.place, was_drained=bool(after.users.drained))
 
     def _has_finished(self) -> bool:
         for driver in list(self.drivers):
