@@ -224,10 +224,10 @@ class Delays(weir.ProcessFunction):
     deadlines = weir.MapState("long", "timestamp_ntz")
 
     def process(self, row: Any, context: Any) -> None:
-        self.deadlines[row.id] = context.timers.after("2ms")
+        self.deadlines[row.id] = context.timers.after("5ms")
 
     def on_timer(self, time: datetime, context: Any) -> Iterator[tuple[int, int]]:
-        due = [id for id, deadline in self.deadlines.items() if deadline <= time]
+        due = [id for id, deadline in self.deadlines.items() if deadline == time]
         if not due:
             yield -1, context.key  # it has fired before: nobody expects this row
         for id in due:
