@@ -132,8 +132,7 @@ class WindowRowsOperator(Operator):
         self._buffer = RowBuffer(self._spec.buffer)
         if restored is None:
             return
-        known = [part.value for part in restored.inline if part.value is not None]
-        self._watermark_us = min((value["watermark_us"] for value in known), default=NEVER_US)
+        self._watermark_us = restored.watermark_us
         self.rows_late = sum(value["rows_late"] for value in restored.inline_for(context.index, context.parallelism))
         if tables := list(restored.tables(STATE)):
             for table in tables:
