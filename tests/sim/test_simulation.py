@@ -20,6 +20,7 @@ VARIANT_SEEDS_MAX = 120
 """Seeds that a variant may take to be caught, counted from where it was seen to be caught."""
 
 FIRST_SEED = {
+    "back_edge_is_not_logged": 27,
     "bases_are_not_kept": 17,
     "changed_pane_counts_as_written": 62,
     "changes_of_an_aborted_checkpoint_are_forgotten": 5,
@@ -36,6 +37,8 @@ FIRST_SEED = {
     "joined_rows_go_too_early": 14,
     "late_manifest_of_an_old_attempt_counts": 72,
     "late_rows_are_dropped": 12,
+    "log_is_replayed_twice": 27,
+    "loop_ends_although_it_is_not_empty": 273,
     "lost_region_counts_as_finished": 7,
     "lost_region_keeps_its_snapshots": 7,
     "lost_reply_loses_the_epoch": 100,

@@ -20,6 +20,7 @@ from weir.operators.session_store import SessionStore
 from weir.operators.watermarks import AssigningWatermarks
 from weir.operators.window_aggregate import WindowAggregateOperator
 from weir.operators.window_panes import PaneGroup
+from weir.snapshot.watermark_groups import WatermarkGroups
 from weir.snapshot.watermarks import NEVER_US, WatermarkMerge
 from weir.state.timers import KeyedTimers, TimerQueue
 
@@ -72,6 +73,17 @@ def changed_pane_counts_as_written() -> AbstractContextManager[None]:
 def panes_are_forgotten_on_restore() -> AbstractContextManager[None]:
     """Windows that were open begin anew after a restart."""
     return patched(WindowAggregateOperator, "_take_over", lambda self, table: None)
+
+
+def ended_source_is_waited_for() -> AbstractContextManager[None]:
+    """Sources that are aligned with one that has ended wait for ever."""
+    original = WatermarkGroups.reached
+
+    def reached(self: WatermarkGroups, member: Any, time_us: int | None) -> None:
+        if time_us is not None:
+            original(self, member, time_us)
+
+    return patched(WatermarkGroups, "reached", reached)
 
 
 def watermark_is_forgotten_on_restore() -> AbstractContextManager[None]:
@@ -229,6 +241,7 @@ TIME_VARIANTS = (
     window_is_emitted_early,
     changed_pane_counts_as_written,
     panes_are_forgotten_on_restore,
+    ended_source_is_waited_for,
     watermark_is_forgotten_on_restore,
     late_rows_are_dropped,
     sessions_are_not_merged,

@@ -62,7 +62,7 @@ def _timed(stream: Any, prefix: str, number: int = 0) -> Any:
     """With a column of times, and watermarks that follow them."""
     times = pl.col("id").map_batches(_to_times, return_dtype=pl.Datetime("us"))
     named = stream.with_columns(ts=times, uid=f"{prefix}times-{number}")
-    return named.with_watermarks(weir.monotonic("ts"), uid=f"{prefix}watermarks-{number}")
+    return named.with_watermarks(weir.monotonic("ts").aligned("all", drift=0), uid=f"{prefix}watermarks-{number}")
 
 
 def _to_times(ids: pl.Series) -> pl.Series:
@@ -143,7 +143,7 @@ def _late(streams: Sequence[Any], sink: Sink, prefix: str) -> None:
         lambda ids: _straggling(ids).cast(pl.Datetime("us")), return_dtype=pl.Datetime("us")
     )
     timed = streams[0].with_columns(ts=times, uid=f"{prefix}times")
-    timed = timed.with_watermarks(weir.monotonic("ts"), uid=f"{prefix}watermarks")
+    timed = timed.with_watermarks(weir.monotonic("ts").aligned("all", drift=0), uid=f"{prefix}watermarks")
     windows = timed.key_by("key").window(weir.tumbling(f"{WINDOW_S}s"), late="late")
     result = windows.agg(n=weir.count(), total=weir.sum("value"), uid=f"{prefix}window")
     start = pl.col("window_start").dt.epoch("s").alias("start")

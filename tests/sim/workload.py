@@ -14,6 +14,7 @@ from typing import Any, Literal
 import polars as pl
 
 import weir
+from tests.sim import loops
 from tests.sim.externals import SCHEMA, External, Row, SimSink, SimSource, make_rows, to_batch
 from tests.sim.timed import OTHER, TIMES, Timed, draw_timed
 from weir.config import Checkpoints, Settings
@@ -23,6 +24,7 @@ from weir.ids import AttemptId, Uid
 from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.sink import Sink
 from weir.operators.source import Source
+from weir.runtime.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest
 
 PARALLELISM_MAX = 4
@@ -94,7 +96,7 @@ class Job:
         for step in self.steps:
             stream = step.apply(stream, self.prefix)
         for end, sink in self.ends:
-            _END[end].apply(stream, sink, self.prefix)
+            _ends()[end].apply(stream, sink, self.prefix)
 
     @property
     def regions(self) -> list[Job]:
@@ -114,9 +116,29 @@ class Job:
         """All that the sources hold."""
         return [row for region in self.regions for _, of_source in region.sources for row in of_source]
 
-    def rows_read(self, manifest: Manifest) -> list[Row]:
-        """What the sources had handed out before a checkpoint, by the positions in it."""
-        read: list[Row] = [] if self.beside is None else self.beside.rows_read(manifest)
+    def rows_read(self, manifest: Manifest, files: CheckpointFiles) -> list[Row]:
+        """What the sources had handed out before a checkpoint, by the positions in it; without what was still on its
+        way round in a loop."""
+        beside: list[Row] = [] if self.beside is None else self.beside.rows_read(manifest, files)
+        inside = loops.rows_inside(manifest, self.prefix, files) if self.has_loop else {}
+        return beside + [row for row in self._handed_out(manifest) if row[0] not in inside]
+
+    def loop_states(self, manifest: Manifest, files: CheckpointFiles) -> dict[str, dict[int, tuple[int, int]]]:
+        """The same as `states` for what is in loops."""
+        found: dict[str, dict[int, tuple[int, int]]] = {}
+        for region in self.regions:
+            if region.has_loop:
+                rows = region._answer(region._handed_out(manifest))
+                inside = loops.rows_inside(manifest, region.prefix, files)
+                found[f"{region.prefix}round"] = loops.state_of(rows, inside)
+        return found
+
+    @property
+    def has_loop(self) -> bool:
+        return any(end == "loop" for end, _ in self.ends)
+
+    def _handed_out(self, manifest: Manifest) -> list[Row]:
+        read: list[Row] = []
         for i, (source, rows) in enumerate(self.sources):
             operator = manifest.operators[Uid(f"{self.prefix}source-{i}")]
             parts = [InlinePart(part.index, operator.parallelism, part.inline) for part in operator.parts]
@@ -132,9 +154,13 @@ class Job:
         rows = self._answer([row for row in read if row not in self.before])
         totals, keys = totals_of(self._answer(read)), {key for _, key, _ in rows}
         running: list[tuple[Any, ...]] = [(key, *totals[key]) for key in totals if key in keys]
-        answers: dict[str, tuple[Any, list[tuple[Any, ...]]]] = {"plain": ("exact", list(rows))}
+        answers: dict[str, tuple[Any, list[tuple[Any, ...]]]] = {
+            "plain": ("exact", list(rows)),
+            "loop": ("exact", loops.rows_out(rows)),
+        }
         found = [
-            (f"{self.prefix}{_END[end].sink_uid}", *answers.get(end, ("running", running)), s) for end, s in self.ends
+            (f"{self.prefix}{_ends()[end].sink_uid}", *answers.get(end, ("running", running)), s)
+            for end, s in self.ends
         ]
         return beside + [SinkExpectation(uid, kind, wanted, sink) for uid, kind, wanted, sink in found]
 
@@ -312,6 +338,11 @@ _END = {
 }
 
 
+def _ends() -> dict[str, End]:
+    """All of them; a loop needs rows that come once."""
+    return {**_END, "loop": End(loops.loop, "looped", False)}
+
+
 def totals_of(rows: Sequence[Row]) -> dict[int, tuple[int, int]]:
     totals: dict[int, tuple[int, int]] = {}
     for _, key, value in rows:
@@ -359,6 +390,16 @@ def with_regions(job: Job, rng: random.Random, external: External, *, time_rng: 
         other = Job(steps, sources, ends, job.checkpoints, job.settings, prefix=prefix, beside=job.beside, timed=timed)
         job = replace(job, beside=other)
     return job
+
+
+def with_loop(job: Job, rng: random.Random, external: External) -> Job:
+    """The same job with a loop beside it."""
+    sources = [_draw_source(rng, 50 + i, tiny=rng.random() < 0.1) for i in range(rng.randint(1, 2))]
+    steps = [make(rng) for probability, make in _STEPS[:3] if rng.random() < probability]
+    ends = [("loop", _draw_sink(rng, "loop-loop", external))]
+    settings = replace(job.settings, loop_memory_max=rng.choice([0, 200, "64MB"]))
+    other = Job(steps, sources, ends, job.checkpoints, settings, prefix="loop-", beside=job.beside)
+    return replace(job, beside=other, settings=settings)
 
 
 def _draw_source(rng: random.Random, index: int, *, tiny: bool) -> tuple[Source, list[Row]]:
