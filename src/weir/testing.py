@@ -82,6 +82,18 @@ def run_local(
     {'word': 'be', 'count': 2}
     """
     plan, settings = (job.plan(), job.settings) if isinstance(job, Environment) else (job, Settings())
+    return _run(plan, settings, crash_at, checkpoint_every=checkpoint_every, seed=seed, real_sinks=real_sinks)
+
+
+def _run(
+    plan: Plan,
+    settings: Settings,
+    crash_at: int | Sequence[int] = (),
+    *,
+    checkpoint_every: int | None = None,
+    seed: int | None = None,
+    real_sinks: bool = False,
+) -> LocalResult:
     settings = replace(settings, max_parallelism=plan.max_parallelism)
     _validate(plan, real_sinks)
     crashes = [crash_at] if isinstance(crash_at, int) else list(crash_at)
@@ -122,7 +134,8 @@ def collect_local(stream: Stream, **options: Any) -> pa.Table:
     """
     environment = stream._environment
     node = environment._builder.sink("collect_local", _Shelf(), stream._upstream, options=Options())
-    (table,) = run_local(environment._plan(more=[node], ends=[node.id]), **options).tables.values()
+    plan = environment._plan(more=[node], ends=[node.id])
+    (table,) = _run(plan, environment.settings, **options).tables.values()
     return table
 
 
@@ -222,6 +235,14 @@ class _SplittingReader(SourceReader):
 
     def position(self) -> Json:
         return self._reader.position()
+
+    @property
+    def split(self) -> str:
+        return self._reader.split
+
+    @property
+    def open_splits(self) -> frozenset[str] | None:
+        return self._reader.open_splits
 
     @property
     def wait_ms(self) -> float:

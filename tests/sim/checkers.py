@@ -42,7 +42,7 @@ def check_now(world: World) -> None:
         manifest = check_storage(world)
         read = world.job.rows
         if world.stopped is not None or manifest.attempt in world.users.drained:
-            read = world.job.rows_read(manifest)
+            read = world.job.rows_read(manifest, CheckpointFiles(world.job_storage))
         exactly_once = world.job.checkpoints.mode != "at_least_once"
         for expectation in world.job.expectations(read):
             if expectation.kind == "final" and (world.stopped is not None or world.job.before or not exactly_once):
@@ -142,7 +142,7 @@ def check_storage(world: World) -> Manifest:
 
 def check_state(world: World, manifest: Manifest, files: CheckpointFiles, read: Sequence[Row]) -> None:
     """The state in a checkpoint is what a single thread would have computed from the rows that were read before it."""
-    for uid, wanted in world.job.states(read).items():
+    for uid, wanted in {**world.job.states(read), **world.job.loop_states(manifest, files)}.items():
         tables: dict[str, list[pa.Table]] = {}
         for part in manifest.operators[uid].parts:
             for name, state in part.states.items():

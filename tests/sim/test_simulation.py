@@ -20,6 +20,7 @@ VARIANT_SEEDS_MAX = 120
 """Seeds that a variant may take to be caught, counted from where it was seen to be caught."""
 
 FIRST_SEED = {
+    "back_edge_is_not_logged": 27,
     "bases_are_not_kept": 17,
     "changes_of_an_aborted_checkpoint_are_forgotten": 5,
     "claim_without_a_second_look": 1_183,
@@ -30,6 +31,8 @@ FIRST_SEED = {
     "failed_savepoint_is_left_half_written": 110,
     "frozen_state_sees_later_rows": 53,
     "late_manifest_of_an_old_attempt_counts": 64,
+    "log_is_replayed_twice": 27,
+    "loop_ends_although_it_is_not_empty": 273,
     "lost_region_counts_as_finished": 7,
     "lost_region_keeps_its_snapshots": 7,
     "lost_reply_loses_the_epoch": 100,

@@ -10,6 +10,7 @@ from tests.sim.patching import patched
 from weir.operators.watermarks import AssigningWatermarks
 from weir.operators.window_aggregate import WindowAggregateOperator
 from weir.operators.window_panes import PaneGroup
+from weir.snapshot.watermark_groups import WatermarkGroups
 from weir.snapshot.watermarks import WatermarkMerge
 
 
@@ -63,10 +64,22 @@ def panes_are_forgotten_on_restore() -> AbstractContextManager[None]:
     return patched(WindowAggregateOperator, "_take_over", lambda self, table: None)
 
 
+def ended_source_is_waited_for() -> AbstractContextManager[None]:
+    """Sources that are aligned with one that has ended wait for ever."""
+    original = WatermarkGroups.reached
+
+    def reached(self: WatermarkGroups, member: Any, time_us: int | None) -> None:
+        if time_us is not None:
+            original(self, member, time_us)
+
+    return patched(WatermarkGroups, "reached", reached)
+
+
 TIME_VARIANTS = (
     watermark_is_the_greatest,
     splits_are_taken_as_one,
     window_is_emitted_early,
     changed_pane_counts_as_written,
     panes_are_forgotten_on_restore,
+    ended_source_is_waited_for,
 )

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import polars as pl
 
 import weir
+from tests.sim import loops
 from tests.sim.externals import SCHEMA, External, Row, SimSink, SimSource, make_rows, to_batch
 from weir.config import Checkpoints, Settings
 from weir.connectors import Collection, FileSink, Generator
@@ -22,6 +23,7 @@ from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.sink import Sink
 from weir.operators.source import Source
 from weir.operators.windows import AlignedWindows
+from weir.runtime.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest
 
 PARALLELISM_MAX = 4
@@ -102,9 +104,29 @@ class Job:
         """All that the sources hold."""
         return [row for region in self.regions for _, of_source in region.sources for row in of_source]
 
-    def rows_read(self, manifest: Manifest) -> list[Row]:
-        """What the sources had handed out before a checkpoint, by the positions in it."""
-        read: list[Row] = [] if self.beside is None else self.beside.rows_read(manifest)
+    def rows_read(self, manifest: Manifest, files: CheckpointFiles) -> list[Row]:
+        """What the sources had handed out before a checkpoint, by the positions in it; without what was still on its
+        way round in a loop."""
+        beside: list[Row] = [] if self.beside is None else self.beside.rows_read(manifest, files)
+        inside = loops.rows_inside(manifest, self.prefix, files) if self.has_loop else {}
+        return beside + [row for row in self._handed_out(manifest) if row[0] not in inside]
+
+    def loop_states(self, manifest: Manifest, files: CheckpointFiles) -> dict[str, dict[int, tuple[int, int]]]:
+        """The same as `states` for what is in loops."""
+        found: dict[str, dict[int, tuple[int, int]]] = {}
+        for region in self.regions:
+            if region.has_loop:
+                rows = region._answer(region._handed_out(manifest))
+                inside = loops.rows_inside(manifest, region.prefix, files)
+                found[f"{region.prefix}round"] = loops.state_of(rows, inside)
+        return found
+
+    @property
+    def has_loop(self) -> bool:
+        return any(end == "loop" for end, _ in self.ends)
+
+    def _handed_out(self, manifest: Manifest) -> list[Row]:
+        read: list[Row] = []
         for i, (source, rows) in enumerate(self.sources):
             operator = manifest.operators[Uid(f"{self.prefix}source-{i}")]
             parts = [InlinePart(part.index, operator.parallelism, part.inline) for part in operator.parts]
@@ -121,6 +143,7 @@ class Job:
         answers: dict[str, tuple[Any, list[tuple[Any, ...]]]] = {
             "plain": ("exact", list(rows)),
             "window": ("final", windows_of(rows)),
+            "loop": ("exact", loops.rows_out(rows)),
         }
         found = [
             (f"{self.prefix}{_ends()[end].sink_uid}", *answers.get(end, ("running", running)), s)
@@ -278,9 +301,9 @@ WINDOW_US = 5
 def _window(stream: Any, sink: Sink, prefix: str) -> None:
     """Rows of a split come in the order of their times, and all splits begin at zero."""
     times = pl.col("id").map_batches(_times_us, return_dtype=pl.Datetime("us"))
-    timed = stream.with_columns(ts=times, uid=f"{prefix}times").with_watermarks(
-        weir.monotonic("ts"), uid=f"{prefix}watermarks"
-    )
+    # Those of a job's several regions wait for each other, as closely as can be.
+    strategy = weir.monotonic("ts").aligned("all", drift=0)
+    timed = stream.with_columns(ts=times, uid=f"{prefix}times").with_watermarks(strategy, uid=f"{prefix}watermarks")
     windows = timed.key_by("key").window(AlignedWindows(2 * WINDOW_US, WINDOW_US))
     result = windows.agg(n=weir.count(), total=weir.sum("value"), uid=f"{prefix}window")
     result.select("key", pl.col("window_start").dt.epoch("us"), "n", "total", uid=f"{prefix}plain-times").write(
@@ -324,8 +347,8 @@ _END = {
 
 
 def _ends() -> dict[str, End]:
-    """All of them; the last needs a timed source."""
-    return {**_END, "window": End(_window, "windows", False)}
+    """All of them; a window needs a timed source, and a loop rows that come once."""
+    return {**_END, "window": End(_window, "windows", False), "loop": End(loops.loop, "looped", False)}
 
 
 def totals_of(rows: Sequence[Row]) -> dict[int, tuple[int, int]]:
@@ -373,6 +396,16 @@ def with_regions(job: Job, rng: random.Random, external: External) -> Job:
         other = Job(steps, sources, ends, job.checkpoints, job.settings, prefix=prefix, beside=job.beside)
         job = replace(job, beside=other)
     return job
+
+
+def with_loop(job: Job, rng: random.Random, external: External) -> Job:
+    """The same job with a loop beside it."""
+    sources = [_draw_source(rng, 50 + i, tiny=rng.random() < 0.1) for i in range(rng.randint(1, 2))]
+    steps = [make(rng) for probability, make in _STEPS[:3] if rng.random() < probability]
+    ends = [("loop", _draw_sink(rng, "loop-loop", external))]
+    settings = replace(job.settings, loop_memory_max=rng.choice([0, 200, "64MB"]))
+    other = Job(steps, sources, ends, job.checkpoints, settings, prefix="loop-", beside=job.beside)
+    return replace(job, beside=other, settings=settings)
 
 
 def _draw_source(rng: random.Random, index: int, *, tiny: bool) -> tuple[Source, list[Row]]:

@@ -117,6 +117,7 @@ SIGNATURES = {
     "Stream.select": f"(self, *expressions: 'pl.Expr | str', {OPTIONS}, **named: 'Any') -> 'Stream'",
     "Stream.with_columns": f"(self, *expressions: 'pl.Expr | str', {OPTIONS}, **named: 'Any') -> 'Stream'",
     "Stream.filter": f"(self, condition: 'pl.Expr | Callable[[Any], bool]', *, {OPTIONS}) -> 'Stream'",
+    "Stream.iterate": f"(self, step: 'Callable[[Stream], tuple[Stream, Stream]]', *, {OPTIONS}) -> 'Stream'",
     "Stream.map_batches": (
         "(self, function: 'Callable[[Any], Any]', schema: 'pa.Schema | str | None' = None,"
         f" kind: 'BatchKind' = 'arrow', *, {OPTIONS}) -> 'Stream'"

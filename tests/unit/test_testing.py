@@ -193,3 +193,10 @@ def test_sinks_are_left_alone_unless_they_are_asked_for(tmp_path: Path) -> None:
     env.from_collection(ROWS, SCHEMA).write(io.FileSink(tmp_path / "out"), uid="files")
     assert run_local(env)["files"].num_rows == len(ROWS)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_settings_of_the_environment_hold_for_one_stream_too() -> None:
+    env = weir.Environment(parallelism=1, settings=weir.Settings(batch_rows_max=1))
+    numbers = env.from_collection(list(range(5)), "n long")
+    sizes = numbers.map_batches(lambda frame: pl.DataFrame({"size": [len(frame)]}), "size long", kind="polars")
+    assert collect_local(sizes)["size"].to_pylist() == [1] * 5

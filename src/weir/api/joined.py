@@ -27,7 +27,7 @@ from weir.operators.join_output import How, JoinLayout
 from weir.operators.join_side import JoinSide
 from weir.operators.join_window import CoGroup, WindowJoin, window_fields
 from weir.operators.window_definition import END
-from weir.operators.windows import AlignedWindows
+from weir.operators.windows import TimeWindows
 
 if TYPE_CHECKING:
     from weir.api.keyed import KeyedStream
@@ -60,7 +60,7 @@ def interval_join(
 def window_join(
     left: KeyedStream,
     right: KeyedStream,
-    windows: AlignedWindows,
+    windows: TimeWindows,
     *,
     how: How,
     suffix: str,
@@ -91,7 +91,7 @@ def as_of(
 class CoGroupedStreams:
     """Two keyed streams, whose rows of a key and window are looked at together. Made by `KeyedStream.co_group`."""
 
-    def __init__(self, left: KeyedStream, right: KeyedStream, windows: AlignedWindows, *, late: Late) -> None:
+    def __init__(self, left: KeyedStream, right: KeyedStream, windows: TimeWindows, *, late: Late) -> None:
         _check_windows(windows)
         self._left, self._right, self._windows, self._late = left, right, windows, late
 
@@ -129,7 +129,7 @@ class CoGroupedStreams:
 
 
 def _check_windows(windows: object) -> None:
-    if not isinstance(windows, AlignedWindows):
+    if not isinstance(windows, TimeWindows):
         raise PlanError(f"joins take tumbling or sliding windows, such as weir.tumbling('10s'); found {windows!r}")
 
 

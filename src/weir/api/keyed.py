@@ -26,7 +26,7 @@ from weir.operators.keyed_batches import KeyedBatches, KeyedBatchFunction
 from weir.operators.process import ProcessRows
 from weir.operators.reduce import ReduceRows
 from weir.operators.window_triggers import Trigger
-from weir.operators.windows import AlignedWindows, Windows
+from weir.operators.windows import TimeWindows, Windows
 from weir.state.descriptor_base import StateDescriptor
 from weir.state.descriptors import ValueState
 
@@ -157,7 +157,7 @@ class KeyedStream:
     def join(
         self,
         other: KeyedStream,
-        windows: AlignedWindows,
+        windows: TimeWindows,
         *,
         how: How = "inner",
         suffix: str = "_right",
@@ -189,7 +189,7 @@ class KeyedStream:
     def co_group(
         self,
         other: KeyedStream,
-        windows: AlignedWindows,
+        windows: TimeWindows,
         *,
         late_left: str | None = None,
         late_right: str | None = None,

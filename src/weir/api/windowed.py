@@ -32,7 +32,7 @@ from weir.operators.window_functions import (
 )
 from weir.operators.window_rows import WindowRows
 from weir.operators.window_triggers import OnCount, OnWatermark, Trigger
-from weir.operators.windows import AlignedWindows, CountWindows, GlobalWindows, SessionWindows, Windows
+from weir.operators.windows import CountWindows, GlobalWindows, SessionWindows, TimeWindows, Windows
 from weir.schema import parse_schema
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class WindowedStream:
 
     @property
     def _is_timed(self) -> bool:
-        return isinstance(self._windows, AlignedWindows | SessionWindows)
+        return isinstance(self._windows, TimeWindows | SessionWindows)
 
     def agg(
         self,
@@ -106,7 +106,7 @@ class WindowedStream:
             return self._over_rows(
                 lambda keys, rows, time: AggregateFunction(keys, rows, time, checked_aggregates(chosen)), options
             )
-        assert isinstance(self._windows, AlignedWindows | SessionWindows)
+        assert isinstance(self._windows, TimeWindows | SessionWindows)
         definition = WindowDefinition(self._windows, keyed.keys, chosen, keyed.schema, time.name, time.offset_us)
         sessions = isinstance(self._windows, SessionWindows)
 
@@ -199,7 +199,7 @@ class WindowedStream:
 
 
 def _check(windows: object, trigger: object) -> None:
-    if not isinstance(windows, AlignedWindows | SessionWindows | CountWindows | GlobalWindows):
+    if not isinstance(windows, TimeWindows | SessionWindows | CountWindows | GlobalWindows):
         raise PlanError(f"window: {windows!r} is no window; write for example weir.tumbling('10s')")
     if not isinstance(trigger, Trigger):
         raise PlanError(f"window: {trigger!r} is no trigger; write for example weir.on_count(100)")

@@ -6,25 +6,68 @@ Comes in: sizes, gaps and numbers. Goes out: windows and triggers, checked. Pure
 from __future__ import annotations
 
 from weir.config import Duration, duration_ms
+from weir.errors import PlanError
+from weir.operators.calendar_windows import MONDAY, CalendarLength, CalendarWindows
 from weir.operators.window_triggers import Continuous, OnCount, OnWatermark, Trigger
-from weir.operators.windows import AlignedWindows, CountWindows, GlobalWindows, SessionWindows
+from weir.operators.windows import AlignedWindows, CountWindows, GlobalWindows, SessionWindows, TimeWindows
 
 
-def tumbling(size: Duration, *, offset: Duration = 0) -> AlignedWindows:
+def tumbling(size: Duration, *, offset: Duration = 0, timezone: str | None = None) -> TimeWindows:
     """Windows of one size, one after the other, from 1970 on, or from `offset` behind that.
+
+    The calendar's units are weeks, which begin on Mondays, months, quarters and years ("1w", "1mo", "1q", "1y"), and,
+    with a time zone, days ("1d"): these begin at midnight there, and may have 23 or 25 hours.
 
     >>> tumbling("10s").size_us
     10000000
+    >>> tumbling("1mo", timezone="Europe/Berlin").timezone
+    'Europe/Berlin'
+    >>> tumbling("1d", timezone="America/New_York", offset="6h").offset_us  # from six in the morning
+    21600000000
     """
+    if (calendar := _calendar(size, size, offset, timezone)) is not None:
+        return calendar
     size_us = duration_ms(size, "tumbling") * 1_000
     return AlignedWindows(size_us, size_us, duration_ms(offset, "offset") * 1_000)
 
 
-def sliding(size: Duration, slide: Duration, *, offset: Duration = 0) -> AlignedWindows:
-    """Windows of one size, of which one begins every `slide`, so that they overlap."""
+def sliding(size: Duration, slide: Duration, *, offset: Duration = 0, timezone: str | None = None) -> TimeWindows:
+    """Windows of one size, of which one begins every `slide`, so that they overlap.
+
+    By the calendar, size and slide must both be of days and weeks, or both of months, quarters and years.
+
+    >>> sliding("3mo", "1mo").windows_per_pane
+    3
+    """
+    if (calendar := _calendar(size, slide, offset, timezone)) is not None:
+        return calendar
     return AlignedWindows(
         duration_ms(size, "sliding") * 1_000, duration_ms(slide, "slide") * 1_000, duration_ms(offset, "offset") * 1_000
     )
+
+
+def _calendar(size: Duration, slide: Duration, offset: Duration, timezone: str | None) -> TimeWindows | None:
+    """Windows by the calendar; None: those asked for are of fixed lengths."""
+    lengths = [CalendarLength.parse(size), CalendarLength.parse(slide)]
+    beyond_days = [length for length in lengths if length is not None and (length.unit == "month" or length.in_weeks)]
+    if timezone is None and not beyond_days:
+        return None
+    whole, step = lengths
+    if whole is None or step is None or whole.unit != step.unit:
+        raise PlanError(
+            f"windows of {size!r} every {slide!r} do not fit a calendar: with a time zone, or units of the calendar, "
+            "both must be whole days and weeks, such as '1d' and '2w', or whole months, such as '1mo', '1q' and '1y'"
+        )
+    anchor = MONDAY if step.in_weeks else 0
+    shift = CalendarLength.parse(offset)
+    if shift is not None and shift.unit == "month":
+        if step.unit != "month":
+            raise PlanError(f"windows of {size!r} cannot begin {offset!r} later: give the offset in days or less")
+        anchor, offset = anchor + shift.count, 0
+    elif shift is not None:
+        anchor, offset = (anchor + shift.count, 0) if step.unit == "day" else (anchor, shift.count * 86_400)
+    offset_us = duration_ms(offset, "offset") * 1_000
+    return CalendarWindows(step.unit, whole.count, step.count, timezone or "UTC", anchor, offset_us)
 
 
 def session(gap: Duration) -> SessionWindows:

@@ -17,7 +17,7 @@ from weir.operators.base import OperatorContext, Restored
 from weir.operators.join_runs import RATIO, Run, RunLayout, merge_runs
 from weir.operators.join_side import SETTLED, JoinSide
 from weir.operators.user_code import operator_label
-from weir.operators.windows import AlignedWindows
+from weir.operators.windows import TimeWindows
 from weir.state.frozen import KEY_GROUP_COLUMN
 from weir.state.hashing import take_rows
 from weir.state.row_snapshot import FrozenRun, FrozenRuns
@@ -32,10 +32,10 @@ class RunPanes:
     """
 
     def __init__(
-        self, side: JoinSide, panes: AlignedWindows, *, is_left: bool, keeps_nulls: bool, settles: bool = False
+        self, side: JoinSide, panes: TimeWindows, *, is_left: bool, keeps_nulls: bool, settles: bool = False
     ) -> None:
         self.side = side
-        self.layout = RunLayout.of(side, panes.pane_us, is_left=is_left, settles=settles)
+        self.layout = RunLayout.of(side, panes.pane_us_max, is_left=is_left, settles=settles)
         self._windows = panes
         self._keeps_nulls = keeps_nulls
         self._panes: dict[int, list[Run]] = {}
@@ -84,7 +84,7 @@ class RunPanes:
     def between(self, first_us: int, last_us: int) -> Iterator[Run]:
         """The runs that have rows of these times, both included."""
         for pane_us, runs in self._panes.items():
-            if pane_us <= last_us and first_us < pane_us + self._windows.pane_us:
+            if pane_us <= last_us and first_us < pane_us + self._windows.pane_us_max:
                 yield from (run for run in runs if run.first_us <= last_us and first_us <= run.last_us)
 
     def drop_before(self, time_us: int) -> None:

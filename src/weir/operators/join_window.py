@@ -27,7 +27,7 @@ from weir.operators.join_side import JoinSide, check_same_keys, gathered
 from weir.operators.polars_bridge import to_polars
 from weir.operators.user_code import operator_label, user_code_error
 from weir.operators.window_definition import END, START
-from weir.operators.windows import AlignedWindows
+from weir.operators.windows import TimeWindows
 from weir.schema import parse_schema
 from weir.state.hashing import take_rows
 from weir.state.key_columns import plain_type
@@ -47,7 +47,7 @@ class WindowJoin(OperatorSpec):
     """The pairs of each window."""
 
     of: JoinLayout
-    windows: AlignedWindows
+    windows: TimeWindows
     late: Late = (None, None)
 
     def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
@@ -75,7 +75,7 @@ class CoGroup(OperatorSpec):
         self,
         left: JoinSide,
         right: JoinSide,
-        windows: AlignedWindows,
+        windows: TimeWindows,
         function: Callable[[Any, Any], Any],
         schema: str | pa.Schema,
         *,
@@ -118,7 +118,7 @@ class CoGroup(OperatorSpec):
 class _Windowed(BufferedJoin):
     """Keeps panes, and calls `_fire` for each window when its end is passed."""
 
-    def __init__(self, left: Half, right: Half, windows: AlignedWindows) -> None:
+    def __init__(self, left: Half, right: Half, windows: TimeWindows) -> None:
         super().__init__(left, right)
         self._windows = windows
 

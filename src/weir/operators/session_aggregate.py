@@ -116,7 +116,7 @@ class PartialSessionAggregateOperator(Operator):
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         if not batch.num_rows:
             return
-        times = self._spec.of.times_of(batch)
+        times = self._spec.of.times_of(batch, self._context)
         if self._rows_to_pass <= 0 and self._store.remembered + batch.num_rows > HELD_KEYS_MAX:
             self.flush(out)
             self._store.forget_keys()
@@ -181,7 +181,7 @@ class SessionAggregateOperator(Operator):
         if not batch.num_rows:
             return
         if self._spec.late is not None:
-            firsts = lasts = self._spec.of.times_of(batch)
+            firsts = lasts = self._spec.of.times_of(batch, self._context)
             slots = self._store.add_rows(batch, lasts)
         else:
             columns, width = batch.columns, 2 + len(self._spec.of.keys)

@@ -8,19 +8,23 @@ looks at a clock itself.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from weir.errors import DataError, SchemaError
+from weir.config import Duration, duration_ms
+from weir.errors import DataError, PlanError, SchemaError
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.user_code import operator_label, user_code_error
 from weir.snapshot.elements import StreamIdle, Watermark
+from weir.snapshot.watermark_groups import limit_us
 from weir.snapshot.watermarks import NEVER_US
 
 TIME = pa.timestamp("us")
@@ -49,6 +53,28 @@ class WatermarkStrategy:
     idle_after_ms: int | None = None
     jump_max_us: int | None = None
     generator: Callable[[], WatermarkGenerator] | None = None
+    group: str | None = None
+    """Of sources that stay close to each other."""
+    drift_us: int = 0
+
+    def aligned(self, group: str, *, drift: Duration) -> WatermarkStrategy:
+        """Keep this source close to the others of the group: it reads no further than `drift` ahead of the watermark
+        of the slowest, so that what has to wait for that one does not pile up in state. Sources that are idle or have
+        ended are not waited for. The parallel parts of one source are aligned with each other, too.
+
+        >>> import weir
+        >>> weir.bounded_disorder("ts", "5s", idle_after="1m").aligned("orders", drift="30s").drift_us
+        30000000
+        """
+        if not isinstance(group, str) or not group:
+            raise PlanError(f"aligned: {group!r} is not the name of a group")
+        return replace(self, group=group, drift_us=duration_ms(drift, "drift") * 1_000)
+
+
+def aligned_strategy(specs: Iterable[object]) -> WatermarkStrategy | None:
+    """The strategy by which a chain is aligned with others, if it is."""
+    strategies = [spec.strategy for spec in specs if isinstance(spec, AssignWatermarks)]
+    return next((strategy for strategy in strategies if strategy.group is not None), None)
 
 
 class AssignWatermarks(OperatorSpec):
@@ -71,9 +97,14 @@ def check_time_column(column: str, schema: pa.Schema) -> None:
         raise SchemaError(f"no column {column!r} for event time; the columns are: {', '.join(schema.names)}")
     kind = schema.field(column).type
     if not pa.types.is_timestamp(kind):
+        how = f"pl.from_epoch({column!r}, time_unit='ms')"
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            how = f"pl.col({column!r}).str.to_datetime()"
+        elif pa.types.is_date(kind):
+            how = f"pl.col({column!r}).cast(pl.Datetime('us'))"
         raise SchemaError(
-            f"column {column!r} is of type {kind}; event time needs a timestamp: convert it with "
-            f"with_columns({column}=pl.from_epoch({column!r}, time_unit='ms')), or str.to_datetime()"
+            f"column {column!r} is of type {kind}; event time needs a timestamp: convert it before with "
+            f"with_columns({column}={how})"
         )
 
 
@@ -97,6 +128,7 @@ class AssigningWatermarks(Operator):
         self._idle_since_ms: float | None = None
         self._has_rows = False
         self._is_idle = False
+        self._limit_us: int | None = None
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
@@ -149,6 +181,32 @@ class AssigningWatermarks(Operator):
 
     def watermark(self, time_us: int, out: Emit) -> int | None:
         return None
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether there is a group that it is to stay close to."""
+        return self._strategy.group is not None
+
+    @property
+    def reached_us(self) -> int | None:
+        """How far these rows have come, those included of which nothing was told yet; None: they are idle."""
+        return None if self._is_idle and not self._has_rows else self._reached_us
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the slowest of its group is so far behind that no more rows should be read."""
+        return self._limit_us is not None and self._reached_us > self._limit_us
+
+    def align(self, slowest_us: Mapping[str, int]) -> None:
+        """How far the slowest of each group is, of those that are known."""
+        group = self._strategy.group
+        if group is not None and group in slowest_us:
+            self._limit_us = limit_us(slowest_us[group], self._strategy.drift_us)
+
+    @property
+    def _reached_us(self) -> int:
+        of_splits = min((split.reached_us for split in self._splits.values()), default=NEVER_US)
+        return max(of_splits, self._passed_us, self._repeated_us)
 
     def generated(self, now_ms: float, *, is_starved: bool) -> Watermark | StreamIdle | None:
         """What is to be told now. `is_starved`: there was room for rows all the time since the last call."""
@@ -208,18 +266,31 @@ class _Split:
     def watermark_us(self) -> int:
         if self._generator is not None:
             self._take(self._generator.periodic())
+        return self.reached_us
+
+    @property
+    def reached_us(self) -> int:
+        """The watermark, without asking the user's generator again."""
+        if self._generator is not None or self.latest_us == NEVER_US:
             return self.latest_us
-        return NEVER_US if self.latest_us == NEVER_US else self.latest_us - self._strategy.disorder_us
+        return self.latest_us - self._strategy.disorder_us
 
     def observe(self, batch: pa.RecordBatch, times: pa.Array) -> None:
         if self._generator is not None:
             self._take(self._generator.observe(pl.DataFrame(batch)))
             return
-        latest_us: int = pc.max(times).as_py()
-        jump_max_us = self._strategy.jump_max_us
-        if jump_max_us is not None and self.latest_us != NEVER_US and latest_us - self.latest_us > jump_max_us:
-            raise _TooFar(pc.index(times, latest_us).as_py(), latest_us - self.latest_us)
-        self.latest_us = max(self.latest_us, latest_us)
+        if self._strategy.jump_max_us is not None:
+            self._check_jumps(times.to_numpy(), self._strategy.jump_max_us)
+        self.latest_us = max(self.latest_us, pc.max(times).as_py())
+
+    def _check_jumps(self, times: npt.NDArray[np.int64], jump_max_us: int) -> None:
+        """Refuse a row that is too far ahead of the latest before it. Before the first there is none."""
+        if self.latest_us != NEVER_US:
+            times = np.concatenate(([self.latest_us], times))
+        ahead_us = times[1:] - np.maximum.accumulate(times)[:-1]
+        if len(ahead_us) and int(ahead_us.max()) > jump_max_us:
+            at = int(np.argmax(ahead_us > jump_max_us))
+            raise _TooFar(at if self.latest_us != NEVER_US else at + 1, int(ahead_us[at]))
 
     def _take(self, found: datetime | int | Any | None) -> None:
         if found is None:

@@ -24,7 +24,7 @@ from weir.operators.base import Emit, Frozen, Operator, OperatorContext, Operato
 from weir.operators.user_code import operator_label
 from weir.operators.window_definition import WindowDefinition, shown
 from weir.operators.window_panes import PaneGroup, PaneStore
-from weir.operators.windows import AlignedWindows
+from weir.operators.windows import TimeWindows
 from weir.snapshot.watermarks import NEVER_US
 from weir.state.frozen import KEY_GROUP_COLUMN
 from weir.state.pane_snapshot import FrozenPanes
@@ -50,8 +50,8 @@ class _WindowSpec(OperatorSpec):
     of: WindowDefinition
 
     @cached_property
-    def windows(self) -> AlignedWindows:
-        assert isinstance(self.of.windows, AlignedWindows)
+    def windows(self) -> TimeWindows:
+        assert isinstance(self.of.windows, TimeWindows)
         return self.of.windows
 
     @cached_property
@@ -122,12 +122,12 @@ class PartialWindowAggregateOperator(Operator):
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
-        self._held = PaneStore(self._layout, context, self._spec.windows.pane_us)
+        self._held = PaneStore(self._layout, context, self._spec.windows.step_us)
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         if not batch.num_rows:
             return
-        panes = self._spec.windows.panes(self._spec.of.times_of(batch))
+        panes = self._spec.windows.panes(self._spec.of.times_of(batch, self._context))
         if self._rows_to_pass <= 0 and len(self._held) + batch.num_rows > HELD_KEYS_MAX:
             self.flush(out)
         if self._rows_to_pass > 0:  # nothing is held now, so that no row overtakes another
@@ -178,7 +178,7 @@ class WindowAggregateOperator(Operator):
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
-        self._store = PaneStore(self._spec.of.layout, context, self._windows.pane_us)
+        self._store = PaneStore(self._spec.of.layout, context, self._windows.step_us)
         if restored is None:
             return
         known = [part.value for part in restored.inline if part.value is not None]
@@ -193,7 +193,9 @@ class WindowAggregateOperator(Operator):
             return
         takes_rows = self._spec.late is not None
         panes: Ints = (
-            self._windows.panes(self._spec.of.times_of(batch)) if takes_rows else batch.column(PANE).to_numpy()
+            self._windows.panes(self._spec.of.times_of(batch, self._context))
+            if takes_rows
+            else batch.column(PANE).to_numpy()
         )
         earliest_us = int(panes.min())
         if self._windows.last_end(earliest_us) + self._spec.lateness_us <= self._watermark_us:
@@ -210,10 +212,8 @@ class WindowAggregateOperator(Operator):
         before_us, self._watermark_us = self._watermark_us, max(self._watermark_us, time_us)
         panes = self._store.panes
         starts = self._windows.starts(panes)
-        due = starts[
-            (starts + self._windows.size_us > before_us) & (starts + self._windows.size_us <= self._watermark_us)
-        ]
-        self._fire(np.unique(due), out)
+        ends = self._windows.ends(starts)
+        self._fire(np.unique(starts[(ends > before_us) & (ends <= self._watermark_us)]), out)
         self._store.drop(panes[self._windows.last_ends(panes) + self._spec.lateness_us <= self._watermark_us])
         return time_us
 
@@ -224,7 +224,7 @@ class WindowAggregateOperator(Operator):
             return
         panes = np.unique(np.concatenate([part.panes for part in changed]))
         starts = np.unique(self._windows.starts(panes))
-        self._fire(starts[starts + self._windows.size_us <= self._watermark_us], out, only=changed)
+        self._fire(starts[self._windows.ends(starts) <= self._watermark_us], out, only=changed)
 
     def freeze(self) -> Frozen:
         if self._changed:
@@ -247,13 +247,13 @@ class WindowAggregateOperator(Operator):
         windows = self._windows
         if not len(starts):
             return
-        if windows.pane_us == windows.size_us and only is None:
+        if not windows.overlaps and only is None:
             for group in self._store.groups:
                 slots = group.slots_of(starts)
                 self._emit(group, slots[np.argsort(group.panes_of(slots), kind="stable")], out)
             return
         # Few enough at once that what they are merged into stays small.
-        copies = -(-windows.size_us // windows.slide_us) * len(self._store)
+        copies = windows.windows_per_pane * len(self._store)
         for part in np.array_split(starts, 1 + copies // MERGED_SLOTS_MAX):
             if len(part):
                 whole = self._merged(part)
@@ -263,8 +263,8 @@ class WindowAggregateOperator(Operator):
     def _merged(self, starts: Ints) -> PaneGroup:
         """Windows of all their panes: a group in which each has the place of a pane."""
         alone = int(starts[0]) if len(starts) == 1 else None
-        whole = PaneGroup(self._spec.of.layout, self._context, step_us=self._windows.pane_us, only_us=alone)
-        first_us, last_us = int(starts[0]), int(starts[-1]) + self._windows.size_us
+        whole = PaneGroup(self._spec.of.layout, self._context, step_us=self._windows.step_us, only_us=alone)
+        first_us, last_us = int(starts[0]), int(self._windows.ends(starts[-1:])[0])
         for group in self._store.groups:
             panes = group.panes
             panes = panes[(panes >= first_us) & (panes < last_us)]
@@ -272,7 +272,7 @@ class WindowAggregateOperator(Operator):
                 # A group of one pane is in a window as a whole.
                 of_rows = group.panes_of(slots) if group.only_us is None else panes
                 for found in self._windows.each_start(of_rows):
-                    inside = np.isin(found, starts) & (of_rows < found + self._windows.size_us)
+                    inside = np.isin(found, starts) & (of_rows < self._windows.ends(found))
                     if inside.all():
                         rows = slots
                     elif inside.any():
@@ -288,7 +288,7 @@ class WindowAggregateOperator(Operator):
         slots = [np.empty(0, np.int64)]
         for part in only:
             for found in self._windows.each_start(part.panes):
-                rows = np.flatnonzero(np.isin(found, starts) & (part.panes < found + self._windows.size_us))
+                rows = np.flatnonzero(np.isin(found, starts) & (part.panes < self._windows.ends(found)))
                 if not len(rows):
                     continue
                 taken = pa.array(rows)
@@ -298,7 +298,7 @@ class WindowAggregateOperator(Operator):
     def _emit(self, group: PaneGroup, chosen: Ints, out: Emit) -> None:
         for slots in in_batches(chosen):
             starts = group.panes_of(slots)
-            ends = starts + self._windows.size_us
+            ends = self._windows.ends(starts)
             out(self._spec.of.result(group.keys_of(slots), starts, ends, values=group.accumulators.values(slots)))
 
     def _take_over(self, table: pa.Table) -> None:

@@ -16,9 +16,11 @@ import pyarrow as pa
 from weir.errors import DataError, SchemaError
 from weir.operators.aggregate_base import Aggregate
 from weir.operators.aggregate_layout import AggregateLayout
+from weir.operators.base import OperatorContext
 from weir.operators.builtin_aggregates import Count
+from weir.operators.user_code import operator_label
 from weir.operators.watermarks import check_time_column, times_us
-from weir.operators.windows import AlignedWindows, SessionWindows
+from weir.operators.windows import SessionWindows, TimeWindows
 from weir.state.xxhash64 import Ints
 
 ROWS = "__rows"
@@ -34,7 +36,7 @@ ALL = "__all"
 class WindowDefinition:
     """What both halves know. `time_offset_us` is added to the column of times."""
 
-    windows: AlignedWindows | SessionWindows
+    windows: TimeWindows | SessionWindows
     keys: Sequence[str]
     aggregates: Mapping[str, Aggregate]
     input_schema: pa.Schema
@@ -73,9 +75,9 @@ class WindowDefinition:
         kind = pa.timestamp("us", self.input_schema.field(self.time).type.tz)
         return pa.schema([*keys, pa.field(START, kind), pa.field(END, kind), *fields[width:]])
 
-    def times_of(self, batch: pa.RecordBatch) -> Ints:
+    def times_of(self, batch: pa.RecordBatch, context: OperatorContext) -> Ints:
         """The event times of rows."""
-        return event_times(batch, self.time, self.time_offset_us)
+        return event_times(batch, self.time, self.time_offset_us, context)
 
     def result(
         self, keys: Sequence[pa.Array], starts_us: Ints, ends_us: Ints, *, values: Sequence[pa.Array]
@@ -94,11 +96,14 @@ def shown(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field for field in schema if field.name != ALL])
 
 
-def event_times(batch: pa.RecordBatch, column: str, offset_us: int) -> Ints:
+def event_times(batch: pa.RecordBatch, column: str, offset_us: int, context: OperatorContext) -> Ints:
     """The event times of rows, in microseconds; `offset_us` is added."""
     array = batch.column(column)
     if array.null_count:
-        row = array.is_null().index(True).as_py()
-        raise DataError(f"window: row {row} of a batch has no event time: {column!r} is null; filter such rows out")
+        rows = batch.drop_columns([ALL]) if ALL in batch.schema.names else batch
+        row = rows.slice(array.is_null().index(True).as_py(), 1).to_pylist()[0]
+        raise DataError(
+            f"{operator_label(context)}: row {row} has no time in {column!r}; leave such rows out before with filter()"
+        )
     times: Ints = times_us(array).to_numpy()
     return times + offset_us if offset_us else times

@@ -25,7 +25,7 @@ from weir.operators.window_buffer import BufferLayout, RowBuffer
 from weir.operators.window_definition import event_times, shown
 from weir.operators.window_functions import Groups, WindowFunction
 from weir.operators.window_triggers import Cause, Continuous, OnWatermark, Trigger, WindowColumns
-from weir.operators.windows import AlignedWindows, GlobalWindows, SessionWindows
+from weir.operators.windows import GlobalWindows, SessionWindows, TimeWindows
 from weir.snapshot.watermarks import END_US, NEVER_US
 from weir.state.xxhash64 import Ints
 
@@ -39,7 +39,7 @@ Mask = npt.NDArray[np.bool_]
 class WindowRows(OperatorSpec):
     """Call a function with the rows of each window. `time` is None for global windows of rows without event time."""
 
-    windows: AlignedWindows | SessionWindows | GlobalWindows
+    windows: TimeWindows | SessionWindows | GlobalWindows
     function: WindowFunction
     time: str | None
     time_offset_us: int = 0
@@ -53,7 +53,7 @@ class WindowRows(OperatorSpec):
 
     @property
     def slides(self) -> bool:
-        return isinstance(self.windows, AlignedWindows) and self.windows.slide_us < self.windows.size_us
+        return isinstance(self.windows, TimeWindows) and self.windows.overlaps
 
     def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         check_same_columns(self.function.input_schema, inputs, "window")
@@ -193,7 +193,7 @@ class WindowRowsOperator(Operator):
     def _times(self) -> Ints:
         if self._spec.time is None:
             return np.zeros(len(self._buffer), np.int64)
-        return event_times(self._buffer.rows, self._spec.time, self._spec.time_offset_us)
+        return event_times(self._buffer.rows, self._spec.time, self._spec.time_offset_us, self._context)
 
     def _assigned(self) -> _Assigned:
         """All windows of all rows; within a window rows are in the order in which they came."""
@@ -206,11 +206,10 @@ class WindowRowsOperator(Operator):
         times = self._times
         if isinstance(windows, SessionWindows):
             return _sessions(rows, slots, times, gap_us=windows.gap_us)
-        last = times - (times - windows.offset_us) % windows.slide_us
         copies = [
             (rows[inside], start[inside])
-            for start in (last - back for back in range(0, windows.size_us, windows.slide_us))
-            if len(inside := np.flatnonzero(times < start + windows.size_us))
+            for start in windows.each_start(windows.panes(times))
+            if len(inside := np.flatnonzero(times < windows.ends(start)))
         ]
         if not copies:
             return _Assigned.of(rows, np.empty(0, np.bool_), rows, rows)
@@ -219,7 +218,7 @@ class WindowRowsOperator(Operator):
         order = np.lexsort((rows, slots, starts))
         rows, slots, starts = rows[order], slots[order], starts[order]
         changes = (slots[1:] != slots[:-1]) | (starts[1:] != starts[:-1])
-        return _Assigned.of(rows, changes, starts, starts + windows.size_us)
+        return _Assigned.of(rows, changes, starts, windows.ends(starts))
 
     # --- Letting windows out ---
 

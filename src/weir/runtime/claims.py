@@ -10,11 +10,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from weir.config import JobConfig
+from weir.errors import ProtocolViolation
+from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId
 from weir.runtime.checkpoint_store import CheckpointStore, Claim
 from weir.runtime.ports import Background, Storage
 from weir.runtime.savepoints import origin_at
-from weir.snapshot.manifest import Manifest
+from weir.snapshot.manifest import Kind, Manifest, build
+from weir.snapshot.messages import PublishManifest, PublishSavepoint
 
 
 class ClaimDesk:
@@ -64,6 +67,23 @@ class ClaimDesk:
         """Where the restored checkpoint lies when it is none of the job's own."""
         is_foreign = claim.restore is not None and not claim.completed
         return self._origin.location if is_foreign and self._origin is not None else None
+
+    def manifest(
+        self, effect: PublishManifest | PublishSavepoint, plan: Plan, kind: Kind, created_ms: float
+    ) -> Manifest:
+        """What the checkpoint is made of, under the newest attempt."""
+        if self.newest is None:
+            raise ProtocolViolation(f"driver: {effect!r:.200} without an attempt")
+        return build(
+            job=self._config.name,
+            checkpoint=effect.checkpoint,
+            attempt=self.newest,
+            max_parallelism=plan.max_parallelism,
+            created_ms=created_ms,
+            parts=effect.parts,
+            parallelism={vertex.id: vertex.parallelism for vertex in plan.vertices},
+            kind=kind,
+        )
 
     def _adopted(self, result: bool | BaseException, done: Callable[[Claim | BaseException | None], None]) -> None:
         self.is_busy = False

@@ -49,7 +49,7 @@ _MESSAGES: Mapping[str, type] = {
         *(messages.SnapshotTaken, messages.SnapshotDeclined, messages.EpochsCommitted, messages.SubtaskFinished),
         *(messages.DeployTask, messages.StopTask),
         *(messages.TriggerCheckpoint, messages.AbortCheckpoint, messages.CheckpointCompleted),
-        *(messages.ResumeSources, messages.DrainSources),
+        *(messages.ResumeSources, messages.DrainSources, messages.SourcesReached, messages.AlignSources),
     )
 }
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from weir.config import JobConfig
+from weir.config import JobConfig, duration_ms
 from weir.errors import JobError, OwnershipError, ProtocolViolation, StorageFull, UserCodeError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId, TaskIndex
@@ -29,9 +29,10 @@ from weir.runtime.phases import Notice, Outcome, Phase, Rescaling, Verdict
 from weir.runtime.ports import Background, Clock, Cluster
 from weir.runtime.region import Region, regions_of
 from weir.runtime.savepoints import SavepointDesk
+from weir.runtime.source_alignment import SourceAlignment
 from weir.snapshot import messages as m
 from weir.snapshot.coordinator import Coordinator
-from weir.snapshot.manifest import Kind, Manifest, build
+from weir.snapshot.manifest import Manifest
 from weir.snapshot.restart import RestartAfter, RestartDecider
 from weir.snapshot.run import CoordinatorSettings
 
@@ -64,7 +65,7 @@ class Driver:
         self._notify = notify
         self._coordinator = Coordinator(settings)
         self._decider = RestartDecider.from_config(config.restart)
-        self._regions = self._laid_out(plan)
+        self._regions, self._alignment = self._laid_out(plan)
         self._claims = ClaimDesk(
             config,
             run=run,
@@ -100,6 +101,8 @@ class Driver:
                 self._runs(region, deployed)
         elif isinstance(message, m.Heartbeat):
             region.heartbeat(message)
+        elif isinstance(message, m.SourcesReached):
+            self._alignment.heard(message)
         elif isinstance(message, m.TaskFailed):
             self._fail(region, message.error, fatal=message.fatal or self._is_stuck(region, message))
         elif isinstance(message, m.SnapshotTaken | m.SnapshotDeclined | m.EpochsCommitted | m.SubtaskFinished):
@@ -141,13 +144,14 @@ class Driver:
                     self._left(region)
         if any(region.is_running for region in self._regions):
             self._coordinate(m.TimePassed())
+        self._alignment.tick()
         self._claim_next()
 
     def next_due_ms(self) -> float | None:
         """When `tick` is wanted next."""
         if self._ended is not None:
             return None
-        due = [region.due_ms for region in self._regions]
+        due = [self._alignment.due_ms, *(region.due_ms for region in self._regions)]
         if any(region.is_running for region in self._regions):
             due.append(self._coordinator.next_due_ms())
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
@@ -239,6 +243,7 @@ class Driver:
         elif isinstance(result, BaseException):
             self._fail(region, f"{type(result).__name__}: {result}", fatal=isinstance(result, JobError))
         elif self._leaving is None and self._ended is None:
+            self._alignment.launched(region.plan)
             region.launch(result, self._claims.origin_of(result))
             self._claim_next()
 
@@ -254,13 +259,10 @@ class Driver:
             recovery_ms=None if region.failed_ms is None else round(now_ms - region.failed_ms),
         )
         plan = region.plan
-        others = self._plan.subtasks - plan.subtasks
-        self._coordinate(
-            m.AttemptStarted(
-                claim.attempt, plan.subtasks, plan.committers, claim.next_checkpoint, claim.completed, others
-            )
-        )
+        found = claim.next_checkpoint, claim.completed, self._plan.subtasks - plan.subtasks
+        self._coordinate(m.AttemptStarted(claim.attempt, plan.subtasks, plan.committers, *found, plan.loops))
         self._rescaled()
+        self._alignment.runs()
         for message in deployed.early:
             self.hear(message)
 
@@ -335,7 +337,8 @@ class Driver:
             self._leaving = None
             self.restarts += verdict.error is not None
             if verdict.plan is not None:
-                self._plan, self._regions = verdict.plan, self._laid_out(verdict.plan)
+                self._plan = verdict.plan
+                self._regions, self._alignment = self._laid_out(verdict.plan)
             for region in self._regions:
                 region.phase = phases.Waiting(verdict.until_ms)
         elif self._claims.newest is None:
@@ -366,13 +369,15 @@ class Driver:
         elif isinstance(effect, m.SendAbort):
             self._abort(effect)
         elif isinstance(effect, m.PublishManifest):
-            manifest = self._manifest(effect, "checkpoint")
+            manifest = self._claims.manifest(effect, self._plan, "checkpoint", self._clock.now_ms())
             self._background.run(
                 lambda: self._store.publish(manifest), lambda result: self._published(manifest, result)
             )
         elif isinstance(effect, m.SendCompleted):
             self._user_failures = 0
-            self._tell(lambda attempt: m.CheckpointCompleted(attempt, effect.checkpoint))
+            self._tell(
+                lambda attempt: m.CheckpointCompleted(attempt, effect.checkpoint, effect.time_over, effect.ended)
+            )
             self._savepoints.sweep(effect.checkpoint)
             self._say("checkpoint_completed", id=effect.checkpoint)
         elif isinstance(effect, m.RetireCheckpoints):
@@ -400,20 +405,6 @@ class Driver:
             self._background.run(partial(self._store.discard, effect.checkpoint, attempt), _ignore)
         self._say("checkpoint_aborted", id=effect.checkpoint, reason=effect.reason.value, detail=effect.detail)
 
-    def _manifest(self, effect: m.PublishManifest | m.PublishSavepoint, kind: Kind) -> Manifest:
-        if self._claims.newest is None:
-            raise ProtocolViolation(f"driver: {effect!r:.200} without an attempt")
-        return build(
-            job=self._config.name,
-            checkpoint=effect.checkpoint,
-            attempt=self._claims.newest,
-            max_parallelism=self._plan.max_parallelism,
-            created_ms=self._clock.now_ms(),
-            parts=effect.parts,
-            parallelism={vertex.id: vertex.parallelism for vertex in self._plan.vertices},
-            kind=kind,
-        )
-
     def _published(self, manifest: Manifest, result: BaseException | None) -> None:
         if not self._is_current(manifest):
             return  # The next claim looks at what is there.
@@ -435,7 +426,7 @@ class Driver:
     # --- What users asked for ----------------------------------------------------------------------------------
 
     def _save(self, effect: m.PublishSavepoint) -> None:
-        manifest = self._manifest(effect, "savepoint")
+        manifest = self._claims.manifest(effect, self._plan, "savepoint", self._clock.now_ms())
         place = str(effect.request.savepoint)
         self._savepoints.publish(place, manifest, lambda result: self._saved(effect.request, manifest, result))
 
@@ -475,10 +466,13 @@ class Driver:
 
     # --- Small things ----------------------------------------------------------------------------------------
 
-    def _laid_out(self, plan: Plan) -> tuple[Region, ...]:
-        settings = self._config.settings
+    def _laid_out(self, plan: Plan) -> tuple[tuple[Region, ...], SourceAlignment]:
+        settings, clock = self._config.settings, self._clock
         parts = regions_of(plan, settings)
-        return tuple(Region(part, settings, clock=self._clock, cluster=self._cluster) for part in parts)
+        regions = tuple(Region(part, settings, clock=clock, cluster=self._cluster) for part in parts)
+        return regions, SourceAlignment(
+            plan, clock=clock, interval_ms=duration_ms(settings.watermark_interval), tell=self._tell
+        )
 
     def _region_of(self, attempt: AttemptId) -> Region | None:
         return next((region for region in self._regions if region.attempt == attempt), None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -23,9 +23,9 @@ from weir.operators.source import SourceReader
 from weir.operators.watermarks import AssigningWatermarks
 from weir.runtime.chain import Chain, Counters
 from weir.runtime.gate import Gate
-from weir.runtime.ports import Clock, InChannel
+from weir.runtime.ports import Clock, Element, InChannel
 from weir.runtime.sink_end import SinkEnd
-from weir.runtime.snapshots import Snapshot, Snapshotter
+from weir.runtime.snapshots import Said, Snapshot, Snapshotter
 from weir.snapshot.alignment import (
     Alignment,
     AlignmentEvent,
@@ -139,8 +139,7 @@ class Subtask(ABC):
     def _pass_watermark(self, time_us: int | None) -> None:
         if time_us is not None:
             self.watermark_us = time_us
-            if time_us != END_US:  # the end of the input says it
-                self._gate.mark(Watermark(time_us))
+            self._gate.mark(Watermark(time_us))
 
     def _pass_idle(self) -> None:
         """No rows come for now, once there is nothing left to come of those before."""
@@ -158,6 +157,9 @@ class Subtask(ABC):
     def resume(self) -> None:
         """Sources that paused behind a barrier go on."""
 
+    def align(self, slowest_us: Mapping[str, int]) -> None:
+        """Sources that are too far ahead of the slowest of their group wait."""
+
     def drain(self) -> None:
         """Sources end their input now; the others when they have taken what comes from there."""
 
@@ -170,6 +172,9 @@ class Subtask(ABC):
         self._snapshotter.completed(checkpoint)
         if self.sink is not None:
             self.sink.completed(checkpoint)
+
+    def loop_empty(self, *, time_over: bool, ended: bool) -> None:
+        """A checkpoint has found the loop empty that this subtask is the head of; only such heads are told."""
 
     def close(self) -> None:
         """Release everything, also when one part fails to."""
@@ -193,7 +198,11 @@ class Subtask(ABC):
         frozen.update({link.uid: link.operator.freeze() for link in self.chain.links})
         prepare = self.sink.prepare(barrier.checkpoint) if self.sink is not None else None
         self._gate.mark(barrier)
-        self._snapshotter.begin(Snapshot(barrier.checkpoint, frozen, prepare, self._clock.now_ms(), barrier.savepoint))
+        said = Said(in_flight=self.chain.is_waiting)
+        started_ms = self._clock.now_ms()
+        self._snapshotter.begin(
+            Snapshot(barrier.checkpoint, frozen, prepare, started_ms, savepoint=barrier.savepoint, said=said)
+        )
 
     def _end(self) -> None:
         # Event time ends with the rows, for those behind a generator of watermarks, too.
@@ -238,6 +247,7 @@ class SourceSubtask(Subtask):
         """Triggers that wait and were aborted meanwhile."""
         self._tracker = self._generators[0][1] if self._generators else None
         """Whom the splits of this source concern."""
+        self._aligned = next((generator for _, generator in self._generators if generator.is_aligned), None)
         self._poll_after_ms = 0.0
         self._paused_by: CheckpointId | None = None
         self._draining = False
@@ -248,7 +258,29 @@ class SourceSubtask(Subtask):
         wake_ms = super().wake_ms
         if self.finished or self._paused_by is not None or self._gate.full or self._left_to_end or self.chain.is_full:
             return wake_ms
+        if self._is_ahead:
+            return wake_ms
         return self._poll_after_ms if wake_ms is None else min(wake_ms, self._poll_after_ms)
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether it stays close to other sources in event time."""
+        return self._aligned is not None
+
+    @property
+    def reached_us(self) -> int | None:
+        """Where it is aligned: how far it has come; None: it is idle, or has ended."""
+        if self._aligned is None or self.finished or self._left_to_end:
+            return None
+        return self._aligned.reached_us
+
+    @property
+    def _is_ahead(self) -> bool:
+        return self._aligned is not None and self._aligned.is_ahead
+
+    def align(self, slowest_us: Mapping[str, int]) -> None:
+        if self._aligned is not None:
+            self._aligned.align(slowest_us)
 
     def trigger(self, barrier: Barrier, *, pause: bool = False) -> None:
         self._triggers.append(_Trigger(barrier, pause))
@@ -287,8 +319,8 @@ class SourceSubtask(Subtask):
         if self._draining:
             self._end()
             return True
-        if self.chain.is_full:
-            self._is_starved = False  # what there is no room for is no idleness
+        if self.chain.is_full or self._is_ahead:
+            self._is_starved = False  # to have no room for rows, or to wait for other sources, is no idleness
             return False
         batch = self.reader.poll(self._rows_max)
         if batch is not None and batch.num_rows:
@@ -352,16 +384,18 @@ class InnerSubtask(Subtask):
         if self._left_to_end and self._go_on_ending():
             return True
         count = len(self._inputs)
-        is_full = self.chain.is_full
         for offset in range(count):
             channel = (self._turn + offset) % count
             element = None if channel in self._blocked else self._inputs[channel].peek()
-            # Markers pass also where there is no room for rows: these are part of the snapshot.
-            if element is not None and not (is_full and isinstance(element, pa.RecordBatch)):
+            if element is not None and self._may_take(element):
                 self._turn = (channel + 1) % count
                 self._take(channel)
                 return True
         return False
+
+    def _may_take(self, element: Element) -> bool:
+        # Markers pass also where there is no room for rows: these are part of the snapshot.
+        return not (isinstance(element, pa.RecordBatch) and self.chain.is_full)
 
     def _take(self, channel: int) -> None:
         element = self._inputs[channel].peek()
@@ -385,11 +419,15 @@ class InnerSubtask(Subtask):
         elif isinstance(element, EndOfInput):
             self._ended.add(channel)
             if len(self._ended) == len(self._inputs):
-                self._end()
+                self._inputs_over()
             else:
                 self._advance(self._watermarks.ended(channel))
         else:
             raise ProtocolViolation(f"subtask {self.id}: unknown element {element!r}")
+
+    def _inputs_over(self) -> None:
+        """All channels have ended."""
+        self._end()
 
     def _advance(self, time_us: int | None) -> None:
         if time_us is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -21,8 +22,10 @@ from weir.operators.base import OperatorContext, OperatorSpec, Restored
 from weir.operators.calls import MakeCalls
 from weir.operators.sink import Sink
 from weir.operators.source import Source
+from weir.runtime.backlog import Backlog
 from weir.runtime.chain import Chain, Link
 from weir.runtime.gate import Gate
+from weir.runtime.loop_head import LoopHeadSubtask
 from weir.runtime.metrics import TimeSpent
 from weir.runtime.ports import Background, Clock, Control, Storage, Transport
 from weir.runtime.sink_end import SinkEnd
@@ -34,12 +37,15 @@ from weir.snapshot.elements import Barrier
 from weir.snapshot.manifest import Manifest
 from weir.snapshot.messages import (
     AbortCheckpoint,
+    AlignSources,
     CheckpointCompleted,
     DrainSources,
     EpochsCommitted,
     Heartbeat,
     Json,
     ResumeSources,
+    SourceReached,
+    SourcesReached,
     StopTask,
     SubtaskFinished,
     TaskRunning,
@@ -85,6 +91,10 @@ class Worker:
         self._subtasks: list[Subtask] = []
         self._finished: set[SubtaskId] = set()
         self._spent: dict[SubtaskId, TimeSpent] = {}
+        self._aligned: list[SourceSubtask] = []
+        """Sources that are to stay close to others in event time."""
+        self._reached: tuple[SourceReached, ...] = ()
+        self._report_ms = 0.0
         self.stopped: StopTask | None = None
 
     def open(self, manifest: Manifest | None, origin: Storage | None = None) -> None:
@@ -93,7 +103,9 @@ class Worker:
         for subtask in self._config.plan.hosted_by(self._config.task):
             self._subtasks.append(_Builder(self._config, self._ports, subtask, manifest, origin).build())
             self._spent[subtask] = TimeSpent(self._ports.clock.now_ms())
+        self._aligned = [s for s in self._subtasks if isinstance(s, SourceSubtask) and s.is_aligned]
         self._ports.control.send(TaskRunning(self._config.attempt, self._config.task))
+        self._report_reached()
 
     def step(self) -> bool:
         """One step of every subtask; False when none of them could do anything."""
@@ -108,6 +120,8 @@ class Worker:
             if subtask.finished and subtask.id not in self._finished:
                 self._finished.add(subtask.id)
                 self._ports.control.send(SubtaskFinished(self._config.attempt, subtask.id))
+        if self._aligned and started_ms >= self._report_ms:
+            self._report_reached()
         return progressed
 
     def handle(self, message: ToTask) -> None:
@@ -121,10 +135,13 @@ class Worker:
             self._each(lambda subtask: subtask.abort(message.checkpoint))
         elif isinstance(message, CheckpointCompleted):
             self._each(lambda subtask: subtask.completed(message.checkpoint))
+            self._tell_loops(message)
         elif isinstance(message, ResumeSources):
             self._each(lambda subtask: subtask.resume())
         elif isinstance(message, DrainSources):
             self._each(lambda subtask: subtask.drain())
+        elif isinstance(message, AlignSources):
+            self._each(lambda subtask: subtask.align(message.slowest_us))
         elif isinstance(message, StopTask):
             self.stopped = message
         else:
@@ -155,9 +172,23 @@ class Worker:
         if error is not None:
             raise error
 
+    def _report_reached(self) -> None:
+        """Tell how far the sources are that others wait for, if that has changed."""
+        self._report_ms = self._ports.clock.now_ms() + duration_ms(self._config.settings.watermark_interval)
+        reached = tuple(SourceReached(subtask.id, subtask.reached_us) for subtask in self._aligned)
+        if reached != self._reached:
+            self._reached = reached
+            self._ports.control.send(SourcesReached(self._config.attempt, self._config.task, reached))
+
     def _each(self, act: Callable[[Subtask], None]) -> None:
         for subtask in self._subtasks:
             act(subtask)
+
+    def _tell_loops(self, message: CheckpointCompleted) -> None:
+        for subtask in self._subtasks:
+            time_over, ended = subtask.id.vertex in message.time_over, subtask.id.vertex in message.ended
+            if time_over or ended:
+                subtask.loop_empty(time_over=time_over, ended=ended)
 
     def _subtask_metrics(self, subtask: Subtask) -> dict[str, Any]:
         operators: list[tuple[str, str, Any]] = []
@@ -248,14 +279,22 @@ class _Builder:
     def _inner(self, common: dict[str, Any]) -> Subtask:
         plan, settings = self._config.plan, self._config.settings
         edges = plan.in_edges(self._subtask.vertex)
-        laid = [(edge, channel) for edge in edges for channel in plan.in_channels(edge, self._subtask.index)]
+        lines = [(edge, channel) for edge in edges for channel in plan.in_channels(edge, self._subtask.index)]
+        back = [self._ports.transport.into(channel) for edge, channel in lines if edge.is_back]
+        laid = [(edge, channel) for edge, channel in lines if not edge.is_back]
         channels = [self._ports.transport.into(channel) for _, channel in laid]
         alignment: Alignment
+        make: Callable[..., InnerSubtask]
         if self._config.mode == "at_least_once":
             alignment = AtLeastOnceAlignment(len(channels))
         else:
             alignment = ExactlyOnceAlignment(len(channels))
-        return InnerSubtask(
+        if back:
+            waits = Backlog(size_bytes(settings.loop_memory_max), self._ports.directory)
+            make = partial(LoopHeadSubtask, back=back, backlog=waits)
+        else:
+            make = InnerSubtask
+        return make(
             self._subtask,
             inputs=channels,
             ports=[edge.port for edge, _ in laid],

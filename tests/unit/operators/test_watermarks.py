@@ -98,6 +98,34 @@ def test_a_row_that_is_too_far_ahead_is_an_error_where_that_is_set() -> None:
         operator.process(batch(1, 7_200_000_000), lambda b: None)
 
 
+def test_what_counts_is_the_jump_from_row_to_row_not_the_length_of_a_batch() -> None:
+    operator = opened(weir.bounded_disorder("ts", 0, jump_max="1h"))
+    hour_us = 3_600_000_000
+    fed(operator, 0, hour_us, 2 * hour_us, hour_us // 2, 3 * hour_us)
+    fed(operator, 4 * hour_us)
+    with pytest.raises(DataError, match=r"'n': 1\} is 7200 s ahead"):
+        operator.process(batch(4 * hour_us, 6 * hour_us, 5 * hour_us, 9 * hour_us), lambda b: None)
+
+
+def test_a_wrong_time_in_the_first_batch_is_seen_too() -> None:
+    operator = opened(weir.bounded_disorder("ts", 0, jump_max="1h"))
+    with pytest.raises(DataError, match=r"'n': 2\} is 7200 s ahead"):
+        operator.process(batch(5, 0, 7_200_000_005), lambda b: None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        (pa.int64(), r"with_columns\(t=pl.from_epoch\('t', time_unit='ms'\)\)"),
+        (pa.string(), r"with_columns\(t=pl.col\('t'\).str.to_datetime\(\)\)"),
+        (pa.date32(), r"with_columns\(t=pl.col\('t'\).cast\(pl.Datetime\('us'\)\)\)"),
+    ],
+)
+def test_the_error_tells_how_to_make_a_timestamp_of_the_column(kind: pa.DataType, how: str) -> None:
+    with pytest.raises(SchemaError, match=how):
+        AssignWatermarks(weir.monotonic("t")).schema([pa.schema([("t", kind)])])
+
+
 def test_event_time_needs_a_timestamp() -> None:
     with pytest.raises(SchemaError, match="column 'n' is of type int64; event time needs a timestamp"):
         AssignWatermarks(weir.monotonic("n")).schema([SCHEMA])

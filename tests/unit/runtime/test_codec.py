@@ -41,6 +41,8 @@ MESSAGES = [
     m.TriggerCheckpoint(ATTEMPT, CHECKPOINT, "file:///tmp/ü", pause=True),
     m.ResumeSources(ATTEMPT),
     m.DrainSources(ATTEMPT),
+    m.SourcesReached(ATTEMPT, TaskIndex(1), (m.SourceReached(SubtaskId(VertexId(0), 1), -(1 << 63)),)),
+    m.AlignSources(ATTEMPT, {"orders": 5}),
     m.AbortCheckpoint(ATTEMPT, CHECKPOINT),
     m.CheckpointCompleted(ATTEMPT, CHECKPOINT),
     m.StopTask(ATTEMPT, cancelled=True),
