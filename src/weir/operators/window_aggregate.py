@@ -223,7 +223,10 @@ class WindowAggregateOperator(Operator):
             return
         panes = np.unique(np.concatenate([part.panes for part in changed]))
         starts = np.unique(self._windows.starts(panes))
-        self._fire(starts[self._windows.ends(starts) <= self._watermark_us], out, only=changed)
+        ends = self._windows.ends(starts)
+        # Of windows that are over, lateness and all, panes may be gone already.
+        kept = (ends <= self._watermark_us) & (ends + self._spec.lateness_us > self._watermark_us)
+        self._fire(starts[kept], out, only=changed)
 
     def freeze(self) -> Frozen:
         if self._changed:
