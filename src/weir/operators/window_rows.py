@@ -141,6 +141,7 @@ class WindowRowsOperator(Operator):
             self._buffer.take_over(tables)
         self._flushed = len(self._buffer)
         # What was due by the wall clock stays due when it was.
+        known = [part.value for part in restored.inline if part.value is not None]
         due_ms = [wake_ms for value in known if (wake_ms := value.get("wake_ms")) is not None]
         if self._trigger.every_ms is not None and len(self._buffer):
             self._wake_ms = min(due_ms, default=None)
