@@ -27,7 +27,7 @@ demo: $(RUN) ## count words on an embedded Spark, kill a worker in the middle, v
 
 test: $(DEV) lint ## everything that must hold before a merge
 	$(BIN)/python -m pytest -q -n $(JOBS) -m "not spark" tests
-	$(JAVA) $(BIN)/python -m pytest -q --durations=10 -m spark tests
+	$(JAVA) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations=10 -m spark tests
 
 check: $(DEV) lint ## the one-minute inner loop: ruff, mypy, unit and contract tests, 300 simulated seeds
 	$(BIN)/python -m pytest -q -n $(JOBS) -m "not spark and not slow" tests/unit tests/contract

@@ -172,6 +172,7 @@ class World:
     ) -> None:
         self.rng = after.rng if after else random.Random(seed)
         self.region_rng = after.region_rng if after else random.Random(f"regions of {seed}")
+        self.calls_rng = after.calls_rng if after else random.Random(f"calls of {seed}")
         self.clock = SimClock()
         self.trace: deque[str] = deque(maxlen=400)
         self.digest = after.digest if after else 0
@@ -242,7 +243,8 @@ class World:
 
     def _drawn(self, seed: int) -> Job:
         # What is beside the first region is drawn from numbers of its own, so that most jobs are what they ever were.
-        job = with_regions(draw_job(self.rng, self.external), self.region_rng, self.external)
+        time_rng = random.Random(f"time of {seed}")
+        job = with_regions(draw_job(self.rng, self.external), self.region_rng, self.external, time_rng=time_rng)
         if seed % LOOPED_EVERY == LOOPED_AT:
             job = with_loop(job, random.Random(f"loops of {seed}"), self.external)
         return job
@@ -250,7 +252,7 @@ class World:
     def _goes_on(self, after: World, savepoint: str) -> Job:
         with self.storage.quiet():
             read = after.job.rows_read(read_savepoint(after, savepoint), savepoint_files(after, savepoint))
-        return after.job.going_on(read, self.external, self.place)
+        return after.job.going_on(read, self.external, self.place, was_drained=bool(after.users.drained))
 
     def _has_finished(self) -> bool:
         for driver in list(self.drivers):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from weir.service.bench import keyed_data
@@ -17,6 +18,8 @@ from weir.service.bench.harness import Options, Report
 from weir.service.bench.interval_join import run_interval_join
 from weir.service.bench.keyed import run_keyed_batches, run_keyed_process, run_keyed_sum
 from weir.service.bench.latency import run_latency
+from weir.service.bench.nexmark import run_nexmark
+from weir.service.bench.nexmark_answers import ANSWERS, Answer
 from weir.service.bench.recovery import run_recovery
 from weir.service.bench.soak import run_soak
 
@@ -91,3 +94,21 @@ def test_the_soak_samples_memory_and_draws_it(embedded: Any, tmp_path: Path) -> 
     lines = (tmp_path / "soak.csv").read_text().splitlines()
     assert lines[0] == "seconds,rows,driver_rss_bytes,jvm_rss_bytes,workers_rss_bytes"
     assert len(lines) >= 3
+
+
+@pytest.mark.parametrize("query", ["q5", "q13", "q19"])
+def test_a_nexmark_query_verifies_itself(query: str, embedded: Any, tmp_path: Path) -> None:
+    report = run_nexmark(
+        Options(events=200_000, checkpoint_every="100ms", work=str(tmp_path)), query, per_second=20_000
+    )
+    assert report.verified, report
+    assert report.more["results"] == report.more["true_results"] > 0
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_a_wrong_answer_to_a_nexmark_query_is_noticed(embedded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = ANSWERS["q2"]
+    wrong = Answer(lambda events: (piece.with_columns(pl.col("price") + 1) for piece in right.rows(events)))
+    monkeypatch.setitem(ANSWERS, "q2", wrong)  # type: ignore[arg-type]
+    report = run_nexmark(Options(events=50_000), "q2")
+    assert not report.verified

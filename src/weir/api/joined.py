@@ -64,6 +64,7 @@ def window_join(
     *,
     how: How,
     suffix: str,
+    lateness: Duration,
     late: Late,
     options: Options,
 ) -> Stream:
@@ -72,7 +73,8 @@ def window_join(
     def make() -> OperatorSpec:
         _check_windows(windows)
         sides = _sides(left, right, "join")
-        return WindowJoin(JoinLayout(*sides, how=how, suffix=suffix, own=window_fields(sides[0])), windows, late)
+        layout = JoinLayout(*sides, how=how, suffix=suffix, own=window_fields(sides[0]))
+        return WindowJoin(layout, windows, late, duration_ms(lateness, "lateness") * 1_000)
 
     return two_inputs("join", make, left, right, options=options, time=TimeColumn(END, -1))
 
@@ -91,9 +93,12 @@ def as_of(
 class CoGroupedStreams:
     """Two keyed streams, whose rows of a key and window are looked at together. Made by `KeyedStream.co_group`."""
 
-    def __init__(self, left: KeyedStream, right: KeyedStream, windows: TimeWindows, *, late: Late) -> None:
+    def __init__(
+        self, left: KeyedStream, right: KeyedStream, windows: TimeWindows, *, lateness: Duration, late: Late
+    ) -> None:
         _check_windows(windows)
         self._left, self._right, self._windows, self._late = left, right, windows, late
+        self._lateness_us = duration_ms(lateness, "lateness") * 1_000
 
     def apply(
         self,
@@ -122,7 +127,8 @@ class CoGroupedStreams:
 
         def make() -> OperatorSpec:
             left, right = _sides(self._left, self._right, "co_group")
-            return CoGroup(left, right, self._windows, function, schema, late=self._late)
+            late, lateness_us = self._late, self._lateness_us
+            return CoGroup(left, right, self._windows, function, schema, late=late, lateness_us=lateness_us)
 
         options, time = Options(uid, name, parallelism), TimeColumn(END, -1)
         return two_inputs("co_group", make, self._left, self._right, options=options, time=time)

@@ -161,6 +161,7 @@ class KeyedStream:
         *,
         how: How = "inner",
         suffix: str = "_right",
+        lateness: Duration = 0,
         late_left: str | None = None,
         late_right: str | None = None,
         uid: str | None = None,
@@ -173,6 +174,8 @@ class KeyedStream:
 
         how:    "inner", "left", "right" or "full": which rows without a partner come out, with nulls for the other side
         suffix: for columns of the right side that are called like one of the left side
+        lateness: how long behind its end a window is kept: late rows come out with their partners, or alone, then. What
+                came out before is not taken back, so that in an outer join a row may come out alone, and later with one
         late_left, late_right: as for `interval_join`
 
         >>> import weir
@@ -184,19 +187,27 @@ class KeyedStream:
         """
         late = (late_left, late_right)
         options = Options(uid, name, parallelism)
-        return joined.window_join(self, other, windows, how=how, suffix=suffix, late=late, options=options)
+        return joined.window_join(
+            self, other, windows, how=how, suffix=suffix, lateness=lateness, late=late, options=options
+        )
 
     def co_group(
         self,
         other: KeyedStream,
         windows: TimeWindows,
         *,
+        lateness: Duration = 0,
         late_left: str | None = None,
         late_right: str | None = None,
     ) -> joined.CoGroupedStreams:
         """The rows of both streams by key and window, for a function of yours: `co_group(…).apply(function, schema)`.
-        Here a null is a key like any other."""
-        return joined.CoGroupedStreams(self, other, windows, late=(late_left, late_right))
+        Here a null is a key like any other.
+
+        lateness: how long behind its end a window is kept: the function is called again, with all rows of the key, when
+                  late rows have come
+        late_left, late_right: as for `interval_join`
+        """
+        return joined.CoGroupedStreams(self, other, windows, lateness=lateness, late=(late_left, late_right))
 
     def as_of(
         self,

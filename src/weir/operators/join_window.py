@@ -49,6 +49,7 @@ class WindowJoin(OperatorSpec):
     of: JoinLayout
     windows: TimeWindows
     late: Late = (None, None)
+    lateness_us: int = 0
 
     def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         self.of.check()
@@ -80,6 +81,7 @@ class CoGroup(OperatorSpec):
         schema: str | pa.Schema,
         *,
         late: Late = (None, None),
+        lateness_us: int = 0,
     ) -> None:
         if not callable(function):
             raise PlanError(f"expected a function of two frames, found {function!r}")
@@ -88,6 +90,7 @@ class CoGroup(OperatorSpec):
         self.function = function
         self.declared = parse_schema(schema)
         self.late: Late = late
+        self.lateness_us = lateness_us
 
     def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         self.left.check()
@@ -116,41 +119,62 @@ class CoGroup(OperatorSpec):
 
 
 class _Windowed(BufferedJoin):
-    """Keeps panes, and calls `_fire` for each window when its end is passed."""
+    """Keeps panes, and calls `_fire` for each window when its end is passed, and again for late rows."""
 
-    def __init__(self, left: Half, right: Half, windows: TimeWindows) -> None:
+    def __init__(self, left: Half, right: Half, windows: TimeWindows, *, lateness_us: int) -> None:
         super().__init__(left, right)
         self._windows = windows
+        self._lateness_us = lateness_us
 
     def watermark(self, time_us: int, out: Emit) -> int | None:
         self.flush(out)
         before_us, self._watermark_us = self._watermark_us, max(self._watermark_us, time_us)
         panes = {pane_us for half in self._halves for pane_us in half.panes}
         due = {window for pane_us in panes for window in self._windows.windows(pane_us)}
-        for start_us, end_us in sorted(due):
-            if before_us < end_us <= self._watermark_us:
-                starts = self._windows.pane_starts(start_us)
-                left, right = ([run for pane in starts for run in half.panes.at(pane)] for half in self._halves)
-                self._fire((start_us, end_us), left, right, out)
+        for window in sorted(due):
+            if before_us < window[1] <= self._watermark_us:
+                self._fire(window, *self._runs(window), out)
         for half in self._halves:
             for pane_us in half.panes:
-                if self._windows.last_end(pane_us) <= self._watermark_us:
+                if self._is_over(pane_us):
                     half.panes.replace(pane_us, ())
         return time_us
 
     def _late(self, times: Ints) -> Mask | None:
-        if self._windows.last_end(self._windows.pane_of(int(times.min()))) > self._watermark_us:
+        if not self._is_over(self._windows.pane_of(int(times.min()))):
             return None
         panes = self._windows.panes(times)
-        gone = [pane for pane in np.unique(panes).tolist() if self._windows.last_end(pane) <= self._watermark_us]
-        return np.isin(panes, gone)
+        return np.isin(panes, [pane for pane in np.unique(panes).tolist() if self._is_over(pane)])
 
     def _take(self, new_left: Sequence[Run], new_right: Sequence[Run], out: Emit) -> None:
         self._left.panes.add(new_left)
         self._right.panes.add(new_right)
+        if not self._lateness_us:
+            return
+        new = [*new_left, *new_right]
+        windows = {window for pane_us in {run.pane_us for run in new} for window in self._windows.windows(pane_us)}
+        for window in sorted(windows):
+            if window[1] <= self._watermark_us < window[1] + self._lateness_us:
+                self._fire(window, *self._runs(window), out, new=new)
 
-    def _fire(self, window: tuple[int, int], left: Sequence[Run], right: Sequence[Run], out: Emit) -> None:
-        """Emit a window."""
+    def _is_over(self, pane_us: int) -> bool:
+        return self._windows.last_end(pane_us) + self._lateness_us <= self._watermark_us
+
+    def _runs(self, window: tuple[int, int]) -> tuple[list[Run], list[Run]]:
+        starts = self._windows.pane_starts(window[0])
+        left, right = ([run for pane in starts for run in half.panes.at(pane)] for half in self._halves)
+        return left, right
+
+    def _fire(
+        self,
+        window: tuple[int, int],
+        left: Sequence[Run],
+        right: Sequence[Run],
+        out: Emit,
+        *,
+        new: Sequence[Run] | None = None,
+    ) -> None:
+        """Emit a window. `new`: what has come since it was emitted; then only what that changes."""
         raise NotImplementedError(type(self).__name__)
 
 
@@ -161,23 +185,35 @@ class WindowJoinOperator(_Windowed):
         self._layout = of = spec.of
         left = RunPanes(of.left, spec.windows, is_left=True, keeps_nulls=of.keeps_left)
         right = RunPanes(of.right, spec.windows, is_left=False, keeps_nulls=of.keeps_right)
-        super().__init__(Half(left, late=spec.late[0]), Half(right, late=spec.late[1]), spec.windows)
+        halves = Half(left, late=spec.late[0]), Half(right, late=spec.late[1])
+        super().__init__(*halves, spec.windows, lateness_us=spec.lateness_us)
 
-    def _fire(self, window: tuple[int, int], left: Sequence[Run], right: Sequence[Run], out: Emit) -> None:
+    def _fire(
+        self,
+        window: tuple[int, int],
+        left: Sequence[Run],
+        right: Sequence[Run],
+        out: Emit,
+        *,
+        new: Sequence[Run] | None = None,
+    ) -> None:
         pieces = Pieces(out)
+        concerned = {id(run) for run in (*left, *right)} if new is None else set(map(id, new))
         alone = [np.ones(len(run), np.bool_) for run in right]
         for run in left:
             unmatched = np.ones(len(run), np.bool_)
             for other, others_unmatched in zip(right, alone, strict=True):
+                if not {id(run), id(other)} & concerned:
+                    continue
                 for pairs in matches(run, self._layout.left, other, self._right.panes.layout, within=None):
                     unmatched[pairs.rows] = False
                     others_unmatched[pairs.partners] = False
                     pieces.add(self._rows(pairs.batch, pairs.other, window))
-            if self._layout.keeps_left and unmatched.any():
+            if self._layout.keeps_left and id(run) in concerned and unmatched.any():
                 pieces.add(self._rows(take_rows(run.batch, np.flatnonzero(unmatched)), None, window))
         if self._layout.keeps_right:
             for run, unmatched in zip(right, alone, strict=True):
-                if unmatched.any():
+                if id(run) in concerned and unmatched.any():
                     pieces.add(self._rows(None, take_rows(run.batch, np.flatnonzero(unmatched)), window))
         pieces.flush()
 
@@ -195,13 +231,22 @@ class CoGroupOperator(_Windowed):
         self._spec = spec
         left = RunPanes(spec.left, spec.windows, is_left=False, keeps_nulls=True)
         right = RunPanes(spec.right, spec.windows, is_left=False, keeps_nulls=True)
-        super().__init__(Half(left, late=spec.late[0]), Half(right, late=spec.late[1]), spec.windows)
+        halves = Half(left, late=spec.late[0]), Half(right, late=spec.late[1])
+        super().__init__(*halves, spec.windows, lateness_us=spec.lateness_us)
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         super().open(context, restored)
         self._results = Results(self._spec.declared, label=operator_label(context))
 
-    def _fire(self, window: tuple[int, int], left: Sequence[Run], right: Sequence[Run], out: Emit) -> None:
+    def _fire(
+        self,
+        window: tuple[int, int],
+        left: Sequence[Run],
+        right: Sequence[Run],
+        out: Emit,
+        *,
+        new: Sequence[Run] | None = None,
+    ) -> None:
         sides = (self._spec.left, self._spec.right)
         batches = [
             gathered([run.batch for run in runs]) if runs else pa.RecordBatch.from_pylist([], side.schema)
@@ -218,13 +263,26 @@ class CoGroupOperator(_Windowed):
             for side, batch, of in zip(sides, batches, slots, strict=True)
         ]
         pieces = Pieces(out)
-        for slot in range(len(index)):
+        for slot in self._changed(index, left, right, new):
             frames = [frame[int(starts[slot]) : int(starts[slot + 1])] for frame, starts in groups]
             for result in self._results_of(frames, index, slot):
                 if result.num_rows:
                     arrays = [*result.columns, *bounds(window_fields(self._spec.left), window, result.num_rows)]
                     pieces.add(pa.RecordBatch.from_arrays(arrays, schema=self._spec.output))
         pieces.flush()
+
+    def _changed(
+        self, index: KeyIndex, left: Sequence[Run], right: Sequence[Run], new: Sequence[Run] | None
+    ) -> Sequence[int]:
+        """The keys that new rows are of; without new rows, all."""
+        if new is None:
+            return range(len(index))
+        slots: set[int] = set()
+        for side, runs in ((self._spec.left, left), (self._spec.right, right)):
+            for run in runs:
+                if any(run is other for other in new):
+                    slots.update(index.slots([_plain_column(c) for c in side.key_columns(run.batch)]).tolist())
+        return sorted(slots)
 
     def _results_of(self, frames: Sequence[Any], index: KeyIndex, slot: int) -> list[pa.RecordBatch]:
         try:

@@ -181,8 +181,7 @@ class WindowAggregateOperator(Operator):
         self._store = PaneStore(self._spec.of.layout, context, self._windows.step_us)
         if restored is None:
             return
-        known = [part.value for part in restored.inline if part.value is not None]
-        self._watermark_us = min((value["watermark_us"] for value in known), default=NEVER_US)
+        self._watermark_us = restored.watermark_us
         own = restored.inline_for(context.index, context.parallelism)
         self.rows_late = sum(value["rows_late"] for value in own)
         for table in restored.tables(STATE):
@@ -224,7 +223,10 @@ class WindowAggregateOperator(Operator):
             return
         panes = np.unique(np.concatenate([part.panes for part in changed]))
         starts = np.unique(self._windows.starts(panes))
-        self._fire(starts[self._windows.ends(starts) <= self._watermark_us], out, only=changed)
+        ends = self._windows.ends(starts)
+        # Of windows that are over, lateness and all, panes may be gone already.
+        kept = (ends <= self._watermark_us) & (ends + self._spec.lateness_us > self._watermark_us)
+        self._fire(starts[kept], out, only=changed)
 
     def freeze(self) -> Frozen:
         if self._changed:

@@ -132,8 +132,7 @@ class WindowRowsOperator(Operator):
         self._buffer = RowBuffer(self._spec.buffer)
         if restored is None:
             return
-        known = [part.value for part in restored.inline if part.value is not None]
-        self._watermark_us = min((value["watermark_us"] for value in known), default=NEVER_US)
+        self._watermark_us = restored.watermark_us
         self.rows_late = sum(value["rows_late"] for value in restored.inline_for(context.index, context.parallelism))
         if tables := list(restored.tables(STATE)):
             for table in tables:
@@ -141,6 +140,11 @@ class WindowRowsOperator(Operator):
                     raise CheckpointError(f"{operator_label(context)}: the checkpoint's state does not fit: {refusal}")
             self._buffer.take_over(tables)
         self._flushed = len(self._buffer)
+        # What was due by the wall clock stays due when it was.
+        known = [part.value for part in restored.inline if part.value is not None]
+        due_ms = [wake_ms for value in known if (wake_ms := value.get("wake_ms")) is not None]
+        if self._trigger.every_ms is not None and len(self._buffer):
+            self._wake_ms = min(due_ms, default=None)
         self._plan_tick()
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
@@ -180,11 +184,13 @@ class WindowRowsOperator(Operator):
         if count > self._flushed and self._spec.lateness_us and self._watermark_us > NEVER_US:
             fresh = np.arange(count) >= self._flushed
             assigned = self._assigned()
-            self._fire(assigned, (assigned.ends <= self._watermark_us) & (assigned.counted(fresh) > 0), out)
+            over = assigned.ends + self._spec.lateness_us <= self._watermark_us  # rows of it may be gone already
+            again = (assigned.ends <= self._watermark_us) & ~over
+            self._fire(assigned, again & (assigned.counted(fresh) > 0), out)
         self._flushed = count
 
     def freeze(self) -> Frozen:
-        inline = {"watermark_us": self._watermark_us, "rows_late": self.rows_late}
+        inline = {"watermark_us": self._watermark_us, "rows_late": self.rows_late, "wake_ms": self._wake_ms}
         return Frozen(inline, {STATE: self._buffer.freeze(self._context)})
 
     # --- Which rows are of which window ---

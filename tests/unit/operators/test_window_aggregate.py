@@ -19,7 +19,7 @@ from weir.operators import window_aggregate, window_panes
 from weir.operators.base import OperatorContext
 from weir.operators.window_definition import WindowDefinition
 from weir.operators.windows import AlignedWindows
-from weir.testing import run_local
+from weir.testing import collect_local, run_local
 
 BEGIN = datetime(2026, 1, 1)
 SECOND_US = 1_000_000
@@ -242,3 +242,18 @@ def test_schemas_keep_the_zone_of_event_time() -> None:
     result = stream.key_by("key").window(weir.tumbling("10s")).agg(n=weir.count())
     assert result.schema.field("window_end").type == pa.timestamp("us", "UTC")
     assert result.time_column == "window_end"
+
+
+@pytest.mark.parametrize("trigger", [None, weir.continuous("1h")], ids=["panes", "rows"])
+def test_a_late_row_does_not_refine_windows_that_are_over_beside_one_that_is_not(trigger: Any) -> None:
+    """Of a sliding window whose lateness is over, the first panes are gone: it would come out with too little."""
+    seconds = [5, 15, 55, 74, 58]
+    rows = [(1, datetime(2026, 1, 1) + timedelta(seconds=second)) for second in seconds]
+    env = weir.Environment(parallelism=1, settings=weir.Settings(batch_rows_max=1, watermark_interval="0ms"))
+    stream = env.from_collection(rows, "key long, ts timestamp_ntz", watermark=weir.monotonic("ts"), uid="rows")
+    windows = stream.key_by("key").window(weir.sliding("60s", "10s"), lateness="10s", trigger=trigger)
+    found = collect_local(windows.agg(n=weir.count(), uid="window")).to_pylist()
+    ends = [(row["window_end"] - datetime(2026, 1, 1)).total_seconds() for row in found]
+    counts = [row["n"] for row in found]
+    assert [n for end, n in zip(ends, counts, strict=True) if end == 60] == [3]
+    assert [n for end, n in zip(ends, counts, strict=True) if end == 70] == [2, 3]

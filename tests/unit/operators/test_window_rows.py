@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import weir
+from tests.states import as_restored, table_of
+from tests.unit.operators import running
 from tests.unit.operators import test_session_aggregate as of_sessions
 from tests.unit.operators import test_window_aggregate as of_windows
 from weir import connectors as io
 from weir.errors import PlanError, UserCodeError
+from weir.operators.base import InlinePart, Restored
+from weir.operators.window_rows import WindowRows
+from weir.state.place import StatePlace
 from weir.testing import LocalResult, run_local
 
 BEGIN = datetime(2026, 1, 1)
@@ -266,3 +273,27 @@ def test_an_error_of_the_users_function_names_the_operator_and_the_window() -> N
     stream.key_by("key").window(weir.count_window(2)).process(broken, "n long", uid="mine").write(io.Discard(), uid="o")
     with pytest.raises(UserCodeError, match=r"(?s)mine.*key=7.*no good|mine.*no good"):
         run_local(env)
+
+
+def test_what_is_due_by_the_wall_clock_stays_due_over_a_restart() -> None:
+    now_ms = [1_000]
+    place = replace(running.context(), place=StatePlace(now_ms=lambda: now_ms[0]))
+    env = weir.Environment(parallelism=1)
+    stream = env.from_collection([], "key long, ts timestamp_ntz", watermark=weir.monotonic("ts"))
+    windows = stream.key_by("key").window(weir.tumbling("10s"), trigger=weir.on_processing_time("5s"))
+    windows.agg(n=weir.count(), uid="window").print()
+    operators = [operator for vertex in env.plan().vertices for operator in vertex.operators]
+    (spec,) = [operator.spec for operator in operators if operator.uid == "window"]
+    assert isinstance(spec, WindowRows)
+
+    first, out = spec.make(), []
+    first.open(place, None)
+    first.process(pa.record_batch({"key": [1], "ts": pa.array([BEGIN])}), out.append)
+    now_ms[0] = 4_000
+    frozen = first.freeze()
+    second = spec.make()
+    tables = {name: [table_of(state)] for name, state in frozen.states.items()}
+    second.open(place, Restored([InlinePart(0, 1, frozen.inline)], as_restored(tables)))
+    assert second.wake_ms == first.wake_ms == 6_000  # and not 9,000
+    second.tick(6_000, out.append)
+    assert [batch.to_pylist()[0]["n"] for batch in out] == [1]

@@ -164,3 +164,11 @@ def test_of_updates_only_the_last_of_each_key_counts() -> None:
     other.add(pl.DataFrame({"key": [2, 1], "n": [8, 5]}).to_arrow().to_batches()[0], 0)
     epochs = [nexmark.Epoch(1, 0, 1, 4, 0, 0, taken.take()) for taken in (fold, other)]
     assert nexmark.last_updates(epochs[:1]) == nexmark.last_updates(epochs[1:]) == nexmark.last_updates(epochs)
+
+
+def test_digests_of_lists_know_their_order_and_which_row_they_are_of() -> None:
+    one, two = {"price": 1}, {"price": 2}
+    lists = [[one, two], [two, one], [], [one], [one, two]]
+    found = digests(pl.DataFrame({"best": lists})).tolist()
+    assert found[0] == found[4]
+    assert len(set(found)) == 4

@@ -80,6 +80,8 @@ def digests(frame: pl.DataFrame) -> Digests:
 
 
 def _numbers(series: pl.Series) -> Digests:
+    if isinstance(series.dtype, pl.List):
+        return _of_lists(series)
     if series.dtype.is_float():
         return series.cast(pl.Float64).to_numpy().view(np.uint64)
     if series.dtype == pl.String:
@@ -87,3 +89,14 @@ def _numbers(series: pl.Series) -> Digests:
     if series.dtype == pl.Int64 or isinstance(series.dtype, pl.Datetime):
         return series.to_physical().to_numpy().view(np.uint64)
     return series.to_physical().cast(pl.Int64).to_numpy().view(np.uint64)
+
+
+def _of_lists(series: pl.Series) -> Digests:
+    """Of lists of structs, in their order."""
+    lengths = series.list.len().to_numpy().astype(np.int64)
+    ends = np.cumsum(lengths)
+    inner = digests(series.explode(empty_as_null=False).struct.unnest())
+    inner *= (2 * (np.arange(len(inner)) - np.repeat(ends - lengths, lengths)) + 1).astype(np.uint64)
+    sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(inner, dtype=np.uint64)))
+    of_lists: Digests = sums[ends] - sums[ends - lengths]
+    return of_lists
