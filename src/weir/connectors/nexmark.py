@@ -291,16 +291,18 @@ class _Bid(_Rows):
         newest = self._rounds * AUCTIONS
         newest += AUCTIONS - 1
         bits = self._bits(0) >> np.uint64(32)
-        oldest = np.maximum(newest - AUCTIONS_OPEN, 0)
-        span = newest - oldest
-        span += 1 + AHEAD
-        drawn = ((bits >> np.uint64(1)) * span.view(np.uint64) >> np.uint64(31)).view(np.int64)
-        drawn += oldest
+        open_now = _up_to(newest, AUCTIONS_OPEN)
+        drawn = bits >> np.uint64(1)
+        drawn *= _unsigned(open_now + (1 + AHEAD))
+        drawn >>= np.uint64(31)
+        chosen = drawn.view(np.int64)
+        chosen += newest
+        chosen -= open_now
         newest //= HOT_EVERY
         newest *= HOT_EVERY
-        np.copyto(drawn, newest, where=(bits & np.uint64(1)).astype(np.bool_))
-        drawn += FIRST_AUCTION
-        return drawn
+        _replace(chosen, newest, where=bits & np.uint64(1))
+        chosen += FIRST_AUCTION
+        return chosen
 
     @property
     def bidder(self) -> Numbers:
@@ -322,20 +324,37 @@ def _below(bits: Bits, limit: int) -> Numbers:
 def _persons(rounds: Numbers, bits: Bits, *, hot: int) -> Numbers:
     """Three of four are the hot person, the others any of those that are active. `hot`: bidders are another than
     sellers."""
-    active = np.minimum(rounds + 1, PERSONS_ACTIVE)
+    others = _up_to(rounds, PERSONS_ACTIVE - 1)
     drawn = bits >> np.uint64(32)
-    drawn *= (active + AHEAD).view(np.uint64)
+    drawn *= _unsigned(others + (1 + AHEAD))
     drawn >>= np.uint64(32)
     chosen = drawn.view(np.int64)
     chosen += rounds
-    chosen -= active
-    chosen += 1
+    chosen -= others
     hottest = rounds // HOT_EVERY
     hottest *= HOT_EVERY
     hottest += hot
-    np.copyto(chosen, hottest, where=(bits & np.uint64(3)).astype(np.bool_))
+    _replace(chosen, hottest, where=((bits & np.uint64(3)) + np.uint64(3)) >> np.uint64(2))
     chosen += FIRST_PERSON
     return chosen
+
+
+def _up_to(numbers: Numbers, limit: int) -> Any:
+    """The lesser of each number and a limit; but for the first rows of all that is the limit, and no array."""
+    return np.minimum(numbers, limit) if int(numbers.min()) < limit else limit
+
+
+def _unsigned(numbers: Any) -> Any:
+    return np.uint64(numbers) if isinstance(numbers, int) else numbers.view(np.uint64)
+
+
+def _replace(numbers: Numbers, others: Numbers, *, where: Bits) -> None:
+    """Put others in the place of numbers where a row has 1 rather than 0. Twice as fast as np.copyto."""
+    mask = where.view(np.int64)
+    np.negative(mask, out=mask)
+    others ^= numbers
+    others &= mask
+    numbers ^= others
 
 
 _PRICE_BITS = 12
