@@ -36,7 +36,7 @@ from weir.config import (
     RocksDb,
     Settings,
 )
-from weir.operators.aggregates import Aggregate, aggregate, avg, count, first, last, max, min, sum
+from weir.operators.aggregates import Aggregate, aggregate, avg, count, first, last, max, min, sum, top
 from weir.operators.by_key import ByKey
 from weir.operators.calls import Retry
 from weir.operators.functions import BroadcastProcessFunction, CoProcessFunction, ProcessFunction
@@ -95,6 +95,7 @@ __all__ = [
     "avg",
     "first",
     "last",
+    "top",
     "aggregate",
     "Aggregate",
     # stateful functions

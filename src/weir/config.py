@@ -178,6 +178,10 @@ class Settings:
     channel_batches_max: int = 8
     """Elements that may wait in one channel; the sender pauses beyond that."""
 
+    loop_memory_max: Size = "64MB"
+    """Most bytes of rows that have come back in a loop, and wait, that one subtask keeps in memory. More go to a local
+    file, and no new rows are let into the loop meanwhile."""
+
     watermark_interval: Duration = "100ms"
     """How often watermarks are made from what came in since."""
 
@@ -226,6 +230,7 @@ class Settings:
         if self.max_parallelism > MAX_PARALLELISM_LIMIT:
             raise ConfigError(f"Settings.max_parallelism: {self.max_parallelism} is above {MAX_PARALLELISM_LIMIT}")
         size_bytes(self.batch_bytes_max, "Settings.batch_bytes_max")
+        size_bytes(self.loop_memory_max, "Settings.loop_memory_max")
         for name in ("buffer_timeout", "watermark_interval", "heartbeat_interval", "heartbeat_timeout"):
             duration_ms(getattr(self, name), f"Settings.{name}")
         for name in ("launch_timeout", "stop_timeout"):

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tests.sim.externals import Row, SimSource
 from tests.sim.stage import SimulationFailed
+from tests.sim.timed import straggles
 from tests.sim.workload import SinkExpectation
 from weir.connectors import FileSink
 from weir.ids import CheckpointId, Uid
@@ -42,13 +43,14 @@ def check_now(world: World) -> None:
         manifest = check_storage(world)
         read = world.job.rows
         if world.stopped is not None or manifest.attempt in world.users.drained:
-            read = world.job.rows_read(manifest)
+            read = world.job.rows_read(manifest, CheckpointFiles(world.job_storage))
         exactly_once = world.job.checkpoints.mode != "at_least_once"
         for expectation in world.job.expectations(read):
-            if expectation.kind == "final" and (world.stopped is not None or world.job.before or not exactly_once):
-                continue  # windows that are not complete yet, or were written by the run before
             committed = committed_rows(world, expectation)
-            if exactly_once:
+            if expectation.kind in ("final", "conserved"):
+                if exactly_once and not world.job.was_drained:
+                    _check_timed(world, expectation, committed)
+            elif exactly_once:
                 _CHECK[expectation.kind](expectation, committed)
             else:
                 check_nothing_lost(expectation, committed)
@@ -116,7 +118,42 @@ def check_nothing_lost(expectation: SinkExpectation, committed: list[tuple[Any, 
         raise SimulationFailed(f"sink {expectation.uid}: keys {short[:5]} end below their count")
 
 
-_CHECK = {"exact": _check_exact, "running": _check_running, "final": _check_exact}
+_CHECK = {"exact": _check_exact, "running": _check_running}
+
+
+def _check_timed(world: World, expectation: SinkExpectation, committed: list[tuple[Any, ...]]) -> None:
+    """What comes out in event time. A stopped job has not put everything out yet, and one that went on from a
+    savepoint need not put out again what was out before."""
+    is_over, goes_on = world.stopped is None, bool(world.job.before)
+    if expectation.kind == "conserved":
+        _check_conserved(expectation, committed, is_whole=is_over and not goes_on)
+    elif is_over and not goes_on:
+        _check_exact(expectation, committed)
+    elif not world.users.drained:
+        if extra := Counter(committed) - Counter(expectation.whole):
+            raise SimulationFailed(f"sink {expectation.uid}: wrong or twice: {sorted(extra.elements())[:5]}")
+        if is_over and (lost := Counter(expectation.needed) - Counter(committed)):
+            raise SimulationFailed(f"sink {expectation.uid}: lost {sorted(lost.elements())[:5]}")
+
+
+def _check_conserved(expectation: SinkExpectation, committed: list[tuple[Any, ...]], *, is_whole: bool) -> None:
+    """Each row is in its window or comes out alone, once, and a window comes out once."""
+    windows = [row[:2] for row in committed if row[4] < 0]
+    alone = [row[4] for row in committed if row[4] >= 0]
+    for name, found in (("window", windows), ("late row", alone)):
+        if twice := [what for what, times in Counter(found).items() if times > 1]:
+            raise SimulationFailed(f"sink {expectation.uid}: {name} came out twice: {twice[:5]}")
+    if wrong := [id for id in alone if not straggles(id)]:
+        raise SimulationFailed(f"sink {expectation.uid}: rows {wrong[:5]} are not late")
+    totals: dict[tuple[int, int], tuple[int, int]] = {}
+    for key, start, count, total, _ in committed:
+        counted, added = totals.get((key, start), (0, 0))
+        totals[key, start] = counted + count, added + total
+    wanted = {(key, start): (count, total) for key, start, count, total in expectation.rows}
+    if is_whole and totals != wanted:
+        wrong_at = [at for at in {*totals, *wanted} if totals.get(at) != wanted.get(at)]
+        shown = [(at, totals.get(at), wanted.get(at)) for at in sorted(wrong_at)[:5]]
+        raise SimulationFailed(f"sink {expectation.uid}: windows with their late rows, found and wanted: {shown}")
 
 
 # --- Checkpoints and what is left behind ------------------------------------------------------------------
@@ -142,7 +179,7 @@ def check_storage(world: World) -> Manifest:
 
 def check_state(world: World, manifest: Manifest, files: CheckpointFiles, read: Sequence[Row]) -> None:
     """The state in a checkpoint is what a single thread would have computed from the rows that were read before it."""
-    for uid, wanted in world.job.states(read).items():
+    for uid, wanted in {**world.job.states(read), **world.job.loop_states(manifest, files)}.items():
         tables: dict[str, list[pa.Table]] = {}
         for part in manifest.operators[uid].parts:
             for name, state in part.states.items():

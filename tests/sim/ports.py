@@ -4,11 +4,13 @@ and background work that runs, or never runs, when the world decides.
 
 from __future__ import annotations
 
+import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from weir.ids import ChannelId
+from weir.operators.calls import AsyncFunction
 from weir.runtime.ports import Element
 from weir.snapshot.messages import FromTask
 
@@ -67,6 +69,43 @@ class SimChannel:
 
     def pop(self) -> Element:
         return self.inbox.popleft()
+
+
+class SimCalls:
+    """Calls of a user's async function, each of which returns after a time of its own."""
+
+    def __init__(self, function: AsyncFunction, clock: SimClock, rng: random.Random) -> None:
+        self._function = function
+        self._clock = clock
+        self._rng = rng
+        self._under_way: list[tuple[float, int, Any]] = []
+
+    def start(self, rows: Sequence[tuple[int, Any]]) -> None:
+        for number, row in rows:
+            back_ms = self._clock.time_ms + self._rng.choice([0, 0.5, 2, 8])
+            self._under_way.append((back_ms, number, row))
+
+    def finished(self) -> list[tuple[int, bool, Any]]:
+        back = sorted(call[:2] for call in self._under_way if call[0] <= self._clock.time_ms)
+        rows = {number: row for _, number, row in self._under_way}
+        self._under_way = [call for call in self._under_way if call[0] > self._clock.time_ms]
+        return [(number, True, _result(self._function(rows[number]))) for _, number in back]
+
+    @property
+    def has_finished(self) -> bool:
+        return any(back_ms <= self._clock.time_ms for back_ms, _, _ in self._under_way)
+
+    def close(self) -> None:
+        self._under_way = []
+
+
+def _result(call: Any) -> Any:
+    """Of a coroutine that never has to wait."""
+    try:
+        call.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("a simulated call waits for something")
 
 
 class SimTransport:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tests.sim.ports import SimBackground, SimChannel, SimControl, SimTransport
+from tests.sim.ports import SimBackground, SimCalls, SimChannel, SimControl, SimTransport
 from tests.sim.storage import CallerCrashed
 from weir.errors import JobError, ProtocolViolation, WeirError
 from weir.graph.plan import Plan
@@ -109,7 +109,15 @@ class SimTask:
         elif order.restore is not None:
             manifest = decode(storage.read(layout.manifest_path(order.restore)).to_pybytes())
         config = WorkerConfig("sim", self.stage.plan, self.task, self.stage.attempt, job.checkpoints.mode, job.settings)
-        ports = WorkerPorts(self.world.clock, SimTransport(self.stage.channels), self.control, self.background, storage)
+        clock, rng = self.world.clock, self.world.calls_rng
+        ports = WorkerPorts(
+            clock,
+            SimTransport(self.stage.channels),
+            self.control,
+            self.background,
+            storage,
+            calls=lambda function, policy: SimCalls(function, clock, rng),
+        )
         self.worker = Worker(config, ports)
         self.worker.open(manifest, source)
 

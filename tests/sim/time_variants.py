@@ -6,12 +6,23 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tests.sim.patching import patched
+from tests.sim.patching import all_of, patched
+from weir.operators.async_map import STATE as IN_FLIGHT
+from weir.operators.async_map import _batches, _FrozenRows, _MapAsync
+from weir.operators.base import Frozen
+from weir.operators.join_base import LEFT
+from weir.operators.join_interval import _IntervalHalf
+from weir.operators.join_panes import RunPanes
+from weir.operators.join_runs import RunLayout
+from weir.operators.keyed_function import FunctionOperator
+from weir.operators.session_aggregate import SessionAggregateOperator
+from weir.operators.session_store import SessionStore
 from weir.operators.watermarks import AssigningWatermarks
 from weir.operators.window_aggregate import WindowAggregateOperator
 from weir.operators.window_panes import PaneGroup
 from weir.snapshot.watermark_groups import WatermarkGroups
-from weir.snapshot.watermarks import WatermarkMerge
+from weir.snapshot.watermarks import NEVER_US, WatermarkMerge
+from weir.state.timers import KeyedTimers, TimerQueue
 
 
 def watermark_is_the_greatest() -> AbstractContextManager[None]:
@@ -41,7 +52,7 @@ def window_is_emitted_early() -> AbstractContextManager[None]:
     original = WindowAggregateOperator.watermark
 
     def watermark(self: WindowAggregateOperator, time_us: int, out: Any) -> int | None:
-        original(self, min(time_us + 2, (1 << 63) - 1), out)
+        original(self, min(time_us + 2_000_000, (1 << 63) - 1), out)
         return time_us
 
     return patched(WindowAggregateOperator, "watermark", watermark)
@@ -75,6 +86,155 @@ def ended_source_is_waited_for() -> AbstractContextManager[None]:
     return patched(WatermarkGroups, "reached", reached)
 
 
+def watermark_is_forgotten_on_restore() -> AbstractContextManager[None]:
+    """After a restart nothing is late, until event time has come as far again."""
+    original = WindowAggregateOperator.open
+
+    def open_anew(self: WindowAggregateOperator, context: Any, restored: Any) -> None:
+        original(self, context, restored)
+        self._watermark_us = NEVER_US
+
+    return patched(WindowAggregateOperator, "open", open_anew)
+
+
+def late_rows_are_dropped() -> AbstractContextManager[None]:
+    """Late rows are counted, and that is all."""
+
+    def leave_out(self: WindowAggregateOperator, part: Any) -> None:
+        self.rows_late += part.num_rows
+
+    return patched(WindowAggregateOperator, "_leave_out", leave_out)
+
+
+# --- Sessions ---------------------------------------------------------------------------------------------
+
+
+def sessions_are_not_merged() -> AbstractContextManager[None]:
+    """A row between two open sessions joins the first of them, which then ends where it lies."""
+    original = SessionStore._settle
+
+    def settle(self: SessionStore, pieces: Any, groups: Any, **others: Any) -> None:
+        known = others["known"]
+        seen: set[int] = set()
+        cut, shift = groups.copy(), 0
+        for at, (piece, group) in enumerate(zip(pieces.tolist(), groups.tolist(), strict=True)):
+            if piece < len(known) and group in seen:
+                shift += 1
+            elif piece < len(known):
+                seen.add(group)
+            cut[at] = group + shift
+        original(self, pieces, cut, **others)
+
+    return patched(SessionStore, "_settle", settle)
+
+
+def sessions_are_forgotten_on_restore() -> AbstractContextManager[None]:
+    """Rows that come after a restart begin new sessions."""
+    return patched(SessionAggregateOperator, "_take_over", lambda self, table: None)
+
+
+# --- Timers -----------------------------------------------------------------------------------------------
+
+
+def timers_are_lost_on_restore() -> AbstractContextManager[None]:
+    """Timers are set again by rows, if at all."""
+    return patched(KeyedTimers, "restore", lambda self, restored: None)
+
+
+def timers_of_the_clock_are_lost_on_restore() -> AbstractContextManager[None]:
+    """Only event time comes back."""
+    original = KeyedTimers.restore
+
+    def restore(self: KeyedTimers, restored: Any) -> None:
+        original(self, restored)
+        self.processing = TimerQueue()
+
+    return patched(KeyedTimers, "restore", restore)
+
+
+def fired_timers_are_in_the_snapshot() -> AbstractContextManager[None]:
+    """A timer that fired is taken for one that stands, by snapshots."""
+    pop, freeze = TimerQueue.pop, TimerQueue.freeze
+
+    def popped(self: TimerQueue, time_us: int) -> Any:
+        keys = pop(self, time_us)
+        self.__dict__.setdefault("fired", {}).setdefault(time_us, []).extend(keys)
+        return keys
+
+    def frozen(self: TimerQueue) -> Any:
+        return {**self.__dict__.get("fired", {}), **freeze(self)}
+
+    return all_of(patched(TimerQueue, "pop", popped), patched(TimerQueue, "freeze", frozen))
+
+
+def deleted_timer_fires() -> AbstractContextManager[None]:
+    """What was set comes, whatever is said afterwards."""
+    return patched(TimerQueue, "discard", lambda self, time_us, key: None)
+
+
+def timers_fire_out_of_order() -> AbstractContextManager[None]:
+    """What a timer sets waits until all that were due have fired."""
+
+    def fire_together(self: FunctionOperator, queue: TimerQueue, times: list[int], keys: Any, out: Any) -> None:
+        results: list[Any] = []
+        self.backend.begin(keys)
+        for time_us in times:
+            self._call_timers(time_us, queue.pop(time_us), results)
+        self.backend.end()
+        self._emit(results, out)
+
+    return patched(FunctionOperator, "_fire_together", fire_together)
+
+
+# --- Calls and joins --------------------------------------------------------------------------------------
+
+
+def rows_in_flight_are_lost() -> AbstractContextManager[None]:
+    """Rows whose calls are under way are not in the snapshot."""
+    return patched(_MapAsync, "freeze", lambda self: Frozen())
+
+
+def results_that_wait_are_lost() -> AbstractContextManager[None]:
+    """Rows whose calls have come back, and that wait for their turn, are not in the snapshot."""
+
+    def freeze(self: _MapAsync) -> Frozen:
+        flights = [flight for segment in self._segments for flight in segment.flights if not flight.is_done]
+        return Frozen(states={IN_FLIGHT: _FrozenRows(self._schema, list(_batches(flights)))})
+
+    return patched(_MapAsync, "freeze", freeze)
+
+
+def watermarks_overtake_calls() -> AbstractContextManager[None]:
+    """Event time goes on while calls are under way."""
+    return patched(_MapAsync, "watermark", lambda self, time_us, out: time_us)
+
+
+def join_side_is_not_in_the_snapshot() -> AbstractContextManager[None]:
+    """Of the rows that wait for partners, those of the left side come back only."""
+    original = RunPanes.restore
+
+    def restore(self: RunPanes, state: str, restored: Any, context: Any) -> None:
+        if state == LEFT:
+            original(self, state, restored, context)
+
+    return patched(RunPanes, "restore", restore)
+
+
+def partners_are_forgotten_on_restore() -> AbstractContextManager[None]:
+    """Rows of an outer join that had a partner before a restart come out alone, too."""
+    original = RunLayout.run
+
+    def run(self: RunLayout, batch: Any, times: Any, *, pane_us: int, settled: Any = None) -> Any:
+        return original(self, batch, times, pane_us=pane_us)
+
+    return patched(RunLayout, "run", run)
+
+
+def joined_rows_go_too_early() -> AbstractContextManager[None]:
+    """Rows are kept until event time has come to them, and not as long as a partner may come."""
+    return patched(_IntervalHalf, "cut_us", lambda self, watermark_us: watermark_us)
+
+
 TIME_VARIANTS = (
     watermark_is_the_greatest,
     splits_are_taken_as_one,
@@ -82,4 +242,19 @@ TIME_VARIANTS = (
     changed_pane_counts_as_written,
     panes_are_forgotten_on_restore,
     ended_source_is_waited_for,
+    watermark_is_forgotten_on_restore,
+    late_rows_are_dropped,
+    sessions_are_not_merged,
+    sessions_are_forgotten_on_restore,
+    timers_are_lost_on_restore,
+    timers_of_the_clock_are_lost_on_restore,
+    fired_timers_are_in_the_snapshot,
+    deleted_timer_fires,
+    timers_fire_out_of_order,
+    rows_in_flight_are_lost,
+    results_that_wait_are_lost,
+    watermarks_overtake_calls,
+    join_side_is_not_in_the_snapshot,
+    partners_are_forgotten_on_restore,
+    joined_rows_go_too_early,
 )

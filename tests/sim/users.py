@@ -99,7 +99,8 @@ class Users:
         asked.answer = "failed" if notice.kind == "request_failed" else "done"
         if notice.kind == "savepoint_completed" and asked.savepoint is not None:
             with self._world.storage.quiet():
-                self._check_committed(read_savepoint(self._world, asked.savepoint))
+                manifest = read_savepoint(self._world, asked.savepoint)
+                self._check_committed(manifest, savepoint_files(self._world, asked.savepoint))
 
     def check(self) -> None:
         """The run is over."""
@@ -116,9 +117,9 @@ class Users:
         """Storage has refused nothing, and whoever wrote to it left in good order."""
         return asked.driver.ended is not None and not asked.driver.was_broken and not self._world.was_troubled
 
-    def _check_committed(self, manifest: Manifest) -> None:
-        for expectation in self._world.job.expectations(self._world.job.rows_read(manifest)):
-            if expectation.kind == "final":
+    def _check_committed(self, manifest: Manifest, files: CheckpointFiles) -> None:
+        for expectation in self._world.job.expectations(self._world.job.rows_read(manifest, files)):
+            if expectation.kind in ("final", "conserved"):
                 continue  # its windows may not be complete yet
             check_nothing_lost(expectation, committed_rows(self._world, expectation))
 
@@ -137,9 +138,13 @@ def read_savepoint(world: World, place: str) -> Manifest:
     if any(isinstance(part.inline, dict) and "pending" in part.inline for part in parts):
         raise SimulationFailed(f"{place} names epochs that are still to be committed")
     if world.job.checkpoints.mode != "at_least_once":
-        storage = CheckpointFiles(world.storage.below(_path(place)))
-        check_state(world, manifest, storage, world.job.rows_read(manifest))
+        storage = savepoint_files(world, place)
+        check_state(world, manifest, storage, world.job.rows_read(manifest, storage))
     return manifest
+
+
+def savepoint_files(world: World, place: str) -> CheckpointFiles:
+    return CheckpointFiles(world.storage.below(_path(place)))
 
 
 def _files_of(world: World, place: str) -> dict[str, bytes]:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+from tests.sim.loops import LOOP_VARIANTS
 from tests.sim.patching import all_of, patched
 from tests.sim.savepoint_variants import SAVEPOINT_VARIANTS
 from tests.sim.time_variants import TIME_VARIANTS
@@ -439,5 +440,6 @@ VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         lost_region_counts_as_finished,
         *SAVEPOINT_VARIANTS,
         *TIME_VARIANTS,
+        *LOOP_VARIANTS,
     )
 }

@@ -6,6 +6,7 @@ A drawn job can be planned at any parallelism, since a driver that is started ag
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -13,7 +14,9 @@ from typing import Any, Literal
 import polars as pl
 
 import weir
+from tests.sim import loops
 from tests.sim.externals import SCHEMA, External, Row, SimSink, SimSource, make_rows, to_batch
+from tests.sim.timed import OTHER, TIMES, Timed, draw_timed
 from weir.config import Checkpoints, Settings
 from weir.connectors import Collection, FileSink, Generator
 from weir.graph.plan import Plan
@@ -21,7 +24,7 @@ from weir.ids import AttemptId, Uid
 from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.sink import Sink
 from weir.operators.source import Source
-from weir.operators.windows import AlignedWindows
+from weir.runtime.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest
 
 PARALLELISM_MAX = 4
@@ -36,11 +39,15 @@ class SinkExpectation:
     """How one sink's committed rows are judged."""
 
     uid: str
-    kind: Literal["exact", "running", "final"]
+    kind: Literal["exact", "running", "final", "conserved"]
     rows: list[tuple[Any, ...]]
     """exact: what must be there. running: (key, count, sum) at the end, for each key. final: what must be there when
-    the job has finished, if it read everything itself."""
+    the job has finished, if it read everything itself. conserved: the same, but some rows may come out alone."""
     sink: Sink
+    whole: Sequence[tuple[Any, ...]] = ()
+    """final, conserved: what may be there at any time."""
+    needed: Sequence[tuple[Any, ...]] = ()
+    """final, conserved: what must be there of it at the end, because no run before can have known it."""
 
 
 @dataclass
@@ -58,6 +65,10 @@ class Job:
     """Of every uid."""
     beside: Job | None = None
     """Another region of the same job, with which this one shares nothing."""
+    timed: Timed | None = None
+    """What this region does in event time, instead of steps and ends of the other sort."""
+    was_drained: bool = False
+    """A run before has ended its input early, and so perhaps what was open in event time."""
 
     def plan(self, rng: random.Random) -> Plan:
         """The plan at a parallelism that is drawn anew; the answer does not depend on it."""
@@ -69,7 +80,7 @@ class Job:
     def lay_out(self, env: weir.Environment, rng: random.Random) -> None:
         """This region alone."""
         # Watermarks know of splits only where they are made beside the source.
-        timed = any(end == "window" for end, _ in self.ends)
+        timed = self.timed is not None
         streams = [
             env.read(
                 source,
@@ -78,6 +89,9 @@ class Job:
             )
             for i, (source, _) in enumerate(self.sources)
         ]
+        if self.timed is not None:
+            self.timed.apply(streams, self.ends[0][1], self.prefix)
+            return
         stream = streams[0].union(*streams[1:]) if len(streams) > 1 else streams[0]
         for step in self.steps:
             stream = step.apply(stream, self.prefix)
@@ -102,9 +116,29 @@ class Job:
         """All that the sources hold."""
         return [row for region in self.regions for _, of_source in region.sources for row in of_source]
 
-    def rows_read(self, manifest: Manifest) -> list[Row]:
-        """What the sources had handed out before a checkpoint, by the positions in it."""
-        read: list[Row] = [] if self.beside is None else self.beside.rows_read(manifest)
+    def rows_read(self, manifest: Manifest, files: CheckpointFiles) -> list[Row]:
+        """What the sources had handed out before a checkpoint, by the positions in it; without what was still on its
+        way round in a loop."""
+        beside: list[Row] = [] if self.beside is None else self.beside.rows_read(manifest, files)
+        inside = loops.rows_inside(manifest, self.prefix, files) if self.has_loop else {}
+        return beside + [row for row in self._handed_out(manifest) if row[0] not in inside]
+
+    def loop_states(self, manifest: Manifest, files: CheckpointFiles) -> dict[str, dict[int, tuple[int, int]]]:
+        """The same as `states` for what is in loops."""
+        found: dict[str, dict[int, tuple[int, int]]] = {}
+        for region in self.regions:
+            if region.has_loop:
+                rows = region._answer(region._handed_out(manifest))
+                inside = loops.rows_inside(manifest, region.prefix, files)
+                found[f"{region.prefix}round"] = loops.state_of(rows, inside)
+        return found
+
+    @property
+    def has_loop(self) -> bool:
+        return any(end == "loop" for end, _ in self.ends)
+
+    def _handed_out(self, manifest: Manifest) -> list[Row]:
+        read: list[Row] = []
         for i, (source, rows) in enumerate(self.sources):
             operator = manifest.operators[Uid(f"{self.prefix}source-{i}")]
             parts = [InlinePart(part.index, operator.parallelism, part.inline) for part in operator.parts]
@@ -115,12 +149,14 @@ class Job:
     def expectations(self, read: Sequence[Row]) -> list[SinkExpectation]:
         """What must be committed, worked out in one thread and without the engine, when these rows have been read."""
         beside = [] if self.beside is None else self.beside.expectations(read)
+        if self.timed is not None:
+            return [*beside, self._timed_expectation(self.timed, read)]
         rows = self._answer([row for row in read if row not in self.before])
         totals, keys = totals_of(self._answer(read)), {key for _, key, _ in rows}
         running: list[tuple[Any, ...]] = [(key, *totals[key]) for key in totals if key in keys]
         answers: dict[str, tuple[Any, list[tuple[Any, ...]]]] = {
             "plain": ("exact", list(rows)),
-            "window": ("final", windows_of(rows)),
+            "loop": ("exact", loops.rows_out(rows)),
         }
         found = [
             (f"{self.prefix}{_ends()[end].sink_uid}", *answers.get(end, ("running", running)), s)
@@ -128,20 +164,34 @@ class Job:
         ]
         return beside + [SinkExpectation(uid, kind, wanted, sink) for uid, kind, wanted, sink in found]
 
+    def _timed_expectation(self, timed: Timed, read: Sequence[Row]) -> SinkExpectation:
+        every = [row for _, of_source in self.sources for row in of_source]
+        whole = timed.answer(every)
+        known = Counter(timed.answer([row for row in every if row in self.before]))
+        return SinkExpectation(
+            f"{self.prefix}{timed.sink_uid}",
+            timed.kind,
+            timed.answer(self._answer(read)),
+            self.ends[0][1],
+            whole=whole,
+            needed=list((Counter(whole) - known).elements()),
+        )
+
     def states(self, read: Sequence[Row]) -> dict[str, dict[int, tuple[int, int]]]:
         """uid of a keyed operator to what its state must be when these rows have been read: key to (count, sum)."""
-        checked = [end for end, _ in self.ends if _ends()[end].has_state_to_check]
+        checked = [end for end, _ in self.ends if end in _END and _END[end].has_state_to_check]
         states = {f"{self.prefix}{end}": totals_of(self._answer(read)) for end in checked}
         return states if self.beside is None else {**states, **self.beside.states(read)}
 
-    def going_on(self, before: Sequence[Row], external: External, place: str) -> Job:
+    def going_on(self, before: Sequence[Row], external: External, place: str, *, was_drained: bool) -> Job:
         """The same job behind a savepoint, with sinks of its own."""
         ends = [(end, _sink_like(sink, external, f"{place}/out/{self.prefix}{end}")) for end, sink in self.ends]
-        beside = None if self.beside is None else self.beside.going_on(before, external, place)
+        beside = None if self.beside is None else self.beside.going_on(before, external, place, was_drained=was_drained)
         for source, _ in self.sources:
             if isinstance(source, SimSource):
                 source.reached.clear()
-        return replace(self, ends=ends, before=frozenset(before), beside=beside)
+        was_drained = was_drained or self.was_drained
+        return replace(self, ends=ends, before=frozenset(before), beside=beside, was_drained=was_drained)
 
     def _answer(self, rows: Sequence[Row]) -> list[Row]:
         own = {row for _, of_source in self.sources for row in of_source}
@@ -272,41 +322,6 @@ def _batches(stream: Any, sink: Sink, prefix: str) -> None:
     sums.write(sink, uid=f"{prefix}added")
 
 
-WINDOW_US = 5
-
-
-def _window(stream: Any, sink: Sink, prefix: str) -> None:
-    """Rows of a split come in the order of their times, and all splits begin at zero."""
-    times = pl.col("id").map_batches(_times_us, return_dtype=pl.Datetime("us"))
-    # Those of a job's several regions wait for each other, as closely as can be.
-    strategy = weir.monotonic("ts").aligned("all", drift=0)
-    timed = stream.with_columns(ts=times, uid=f"{prefix}times").with_watermarks(strategy, uid=f"{prefix}watermarks")
-    windows = timed.key_by("key").window(AlignedWindows(2 * WINDOW_US, WINDOW_US))
-    result = windows.agg(n=weir.count(), total=weir.sum("value"), uid=f"{prefix}window")
-    result.select("key", pl.col("window_start").dt.epoch("us"), "n", "total", uid=f"{prefix}plain-times").write(
-        sink, uid=f"{prefix}windows"
-    )
-
-
-def _times_us(ids: pl.Series) -> pl.Series:
-    return (ids % TIMES).cast(pl.Datetime("us"))
-
-
-TIMES = 100
-"""Splits of timed sources have at most so many rows, and begin at a multiple of it: a row's time is what is left."""
-
-
-def windows_of(rows: Sequence[Row]) -> list[tuple[Any, ...]]:
-    """(key, start, count, sum) of every window."""
-    found: dict[tuple[int, int], tuple[int, int]] = {}
-    for id, key, value in rows:
-        last = id % TIMES - id % TIMES % WINDOW_US
-        for start in (last - WINDOW_US, last):
-            count, total = found.get((key, start), (0, 0))
-            found[key, start] = count + 1, total + value
-    return [(key, start, *totals) for (key, start), totals in found.items()]
-
-
 @dataclass(frozen=True)
 class End:
     apply: Callable[[Any, Sink, str], None]
@@ -324,8 +339,8 @@ _END = {
 
 
 def _ends() -> dict[str, End]:
-    """All of them; the last needs a timed source."""
-    return {**_END, "window": End(_window, "windows", False)}
+    """All of them; a loop needs rows that come once."""
+    return {**_END, "loop": End(loops.loop, "looped", False)}
 
 
 def totals_of(rows: Sequence[Row]) -> dict[int, tuple[int, int]]:
@@ -360,19 +375,31 @@ def draw_job(rng: random.Random, external: External) -> Job:
     return Job(steps, sources, ends, draw_checkpoints(rng), settings)
 
 
-def with_regions(job: Job, rng: random.Random, external: External) -> Job:
-    """The same job, perhaps with another region or two beside it."""
+def with_regions(job: Job, rng: random.Random, external: External, *, time_rng: random.Random) -> Job:
+    """The same job, perhaps with another region or two beside it; `time_rng` says what they do in event time."""
     for number in range(rng.choice([0, 0, 0, 1, 1, 2])):
         sources = [_draw_source(rng, 10 * (number + 1), tiny=rng.random() < 0.1)]
         steps = [make(rng) for probability, make in _STEPS[:3] if rng.random() < probability]
         prefix = f"region-{number + 1}-"
-        end = rng.choice([*_END, *["window"] * 3])
-        if end == "window":
-            sources, steps = [_draw_timed_source(rng, 10 * (number + 1))], []
+        end, timed = rng.choice([*_END, *["timed"] * 3]), None
+        if end == "timed":
+            timed, first = draw_timed(time_rng), 100_000 * (number + 1)
+            sources, steps = [_draw_timed_source(rng, first)], []
+            sources += [_draw_timed_source(time_rng, first + OTHER) for _ in range(timed.sources - 1)]
         ends = [(end, _draw_sink(rng, f"{prefix}{end}", external))]
-        other = Job(steps, sources, ends, job.checkpoints, job.settings, prefix=prefix, beside=job.beside)
+        other = Job(steps, sources, ends, job.checkpoints, job.settings, prefix=prefix, beside=job.beside, timed=timed)
         job = replace(job, beside=other)
     return job
+
+
+def with_loop(job: Job, rng: random.Random, external: External) -> Job:
+    """The same job with a loop beside it."""
+    sources = [_draw_source(rng, 50 + i, tiny=rng.random() < 0.1) for i in range(rng.randint(1, 2))]
+    steps = [make(rng) for probability, make in _STEPS[:3] if rng.random() < probability]
+    ends = [("loop", _draw_sink(rng, "loop-loop", external))]
+    settings = replace(job.settings, loop_memory_max=rng.choice([0, 200, "64MB"]))
+    other = Job(steps, sources, ends, job.checkpoints, settings, prefix="loop-", beside=job.beside)
+    return replace(job, beside=other, settings=settings)
 
 
 def _draw_source(rng: random.Random, index: int, *, tiny: bool) -> tuple[Source, list[Row]]:
@@ -388,9 +415,9 @@ def _draw_source(rng: random.Random, index: int, *, tiny: bool) -> tuple[Source,
     return SimSource(rng, first, per_split, splits), rows
 
 
-def _draw_timed_source(rng: random.Random, index: int) -> tuple[Source, list[Row]]:
+def _draw_timed_source(rng: random.Random, first: int) -> tuple[Source, list[Row]]:
     per_split, splits = rng.randint(5, 25), rng.randint(1, 4)
-    source = SimSource(rng, 10_000 * index, per_split, splits, stride=TIMES)
+    source = SimSource(rng, first, per_split, splits, stride=TIMES)
     return source, [row for split in range(splits) for row in make_rows(source.first + TIMES * split, per_split)]
 
 

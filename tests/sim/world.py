@@ -10,6 +10,7 @@ import random
 import zlib
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tests.sim import faults
@@ -17,8 +18,8 @@ from tests.sim.externals import External
 from tests.sim.ports import SimBackground, SimChannel, SimClock
 from tests.sim.stage import SimCluster, SimStage, SimTask, SimulationFailed, run_quietly
 from tests.sim.storage import CallerCrashed, SimStorage
-from tests.sim.users import Users, read_savepoint
-from tests.sim.workload import FIRST_PLACE, SCHEME, Job, draw_job, with_regions
+from tests.sim.users import Users, read_savepoint, savepoint_files
+from tests.sim.workload import FIRST_PLACE, SCHEME, Job, draw_job, with_loop, with_regions
 from weir.config import FixedDelay, JobConfig
 from weir.ids import AttemptId
 from weir.operators.sink import Sink
@@ -42,6 +43,12 @@ DRIVERS_MAX = 12
 """A run that needs more drivers makes no progress."""
 
 AMBUSH_PROBABILITY = 0.25
+
+LOOPED_EVERY, LOOPED_AT = 6, 3
+"""Which seeds have a loop; the others are the runs that they ever were."""
+
+LOOP_PAUSE_MAX_MS = 20.0
+"""Time is short here: nobody waits a second before a loop is looked at again."""
 
 RESUMED_AT_THE_END = 0.1
 """How often a driver dies when the job is finished, and the job is resumed all the same."""
@@ -83,7 +90,7 @@ class SimDriver:
             background=self.background,
             cluster=SimCluster(world, self),
             store=CheckpointStore(world.job_storage, "sim", retries_max=3),
-            settings=CoordinatorSettings.from_config(job.checkpoints),
+            settings=replace(CoordinatorSettings.from_config(job.checkpoints), loop_pause_max_ms=LOOP_PAUSE_MAX_MS),
             notify=self._noticed,
         )
         self.driver.start()
@@ -165,6 +172,7 @@ class World:
     ) -> None:
         self.rng = after.rng if after else random.Random(seed)
         self.region_rng = after.region_rng if after else random.Random(f"regions of {seed}")
+        self.calls_rng = after.calls_rng if after else random.Random(f"calls of {seed}")
         self.clock = SimClock()
         self.trace: deque[str] = deque(maxlen=400)
         self.digest = after.digest if after else 0
@@ -235,12 +243,16 @@ class World:
 
     def _drawn(self, seed: int) -> Job:
         # What is beside the first region is drawn from numbers of its own, so that most jobs are what they ever were.
-        return with_regions(draw_job(self.rng, self.external), self.region_rng, self.external)
+        time_rng = random.Random(f"time of {seed}")
+        job = with_regions(draw_job(self.rng, self.external), self.region_rng, self.external, time_rng=time_rng)
+        if seed % LOOPED_EVERY == LOOPED_AT:
+            job = with_loop(job, random.Random(f"loops of {seed}"), self.external)
+        return job
 
     def _goes_on(self, after: World, savepoint: str) -> Job:
         with self.storage.quiet():
-            read = after.job.rows_read(read_savepoint(after, savepoint))
-        return after.job.going_on(read, self.external, self.place)
+            read = after.job.rows_read(read_savepoint(after, savepoint), savepoint_files(after, savepoint))
+        return after.job.going_on(read, self.external, self.place, was_drained=bool(after.users.drained))
 
     def _has_finished(self) -> bool:
         for driver in list(self.drivers):

@@ -13,6 +13,7 @@ from weir.service.script import run_script
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 SAYS = {
+    "connected_components.py": ["nodes in", "0         ┆ 100"],
     "word_count.py": ["the    ┆ 8000", "word-count: finished"],
     "running_totals_fast.py": ["process_batches:", "times as many"],
     "upgrade_with_savepoint.py": ["version 1: stopped", "version 2: finished", "60000 of 60000 clicks, 60000 of"],

@@ -17,6 +17,7 @@ from weir.operators import aggregate
 from weir.operators import rows as row_functions
 from weir.runtime import codec, control, driver, feed_inbox, launch, spark, wire
 from weir.snapshot import alignment, commit, history
+from weir.state.rocks import RocksBackend
 
 ALL = [section for page in PAGES for section in sections(page)]
 PLAIN = [section for section in ALL if section.running and not section.needs_spark]
@@ -132,7 +133,7 @@ FIXED = {
     "Checkpoints that are remembered": [history.RECORDS_MAX],
     "Epochs of a sink": [f"{commit.EPOCHS_PENDING_MAX:,}"],
     "Barriers on their way": [alignment.CHECKPOINTS_PENDING_MAX],
-    "Rows that become Python objects": [f"{row_functions.PIECE_ROWS:,}"],
+    "Rows that become Python objects": [f"{row_functions.PIECE_ROWS:,}", f"{RocksBackend.keys_at_once:,}"],
     "Keys that the first half": [f"{aggregate.HELD_KEYS_MAX:,}"],
     "Splits of a generator": [generator.SPLITS, collection.SPLITS_MAX],
     "A line of a file": [f"{line_blocks.LINE_BYTES_MAX >> 20} MB", f"{line_blocks.BLOCK_BYTES >> 20} MB"],

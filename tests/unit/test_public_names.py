@@ -77,6 +77,7 @@ NAMES = {
     "sliding",
     "state",
     "sum",
+    "top",
     "tumbling",
 }
 
@@ -116,6 +117,7 @@ SIGNATURES = {
     "Stream.select": f"(self, *expressions: 'pl.Expr | str', {OPTIONS}, **named: 'Any') -> 'Stream'",
     "Stream.with_columns": f"(self, *expressions: 'pl.Expr | str', {OPTIONS}, **named: 'Any') -> 'Stream'",
     "Stream.filter": f"(self, condition: 'pl.Expr | Callable[[Any], bool]', *, {OPTIONS}) -> 'Stream'",
+    "Stream.iterate": f"(self, step: 'Callable[[Stream], tuple[Stream, Stream]]', *, {OPTIONS}) -> 'Stream'",
     "Stream.map_batches": (
         "(self, function: 'Callable[[Any], Any]', schema: 'pa.Schema | str | None' = None,"
         f" kind: 'BatchKind' = 'arrow', *, {OPTIONS}) -> 'Stream'"
@@ -150,9 +152,12 @@ SIGNATURES = {
         f" time: 'str' = 'join_time', {LATE}, {OPTIONS}) -> 'Stream'"
     ),
     "KeyedStream.join": (
-        f"(self, {OTHER}, windows: 'AlignedWindows', *, how: 'How' = 'inner', {SUFFIX}, {LATE}, {OPTIONS}) -> 'Stream'"
+        f"(self, {OTHER}, windows: 'TimeWindows', *, how: 'How' = 'inner', {SUFFIX},"
+        f" lateness: 'Duration' = 0, {LATE}, {OPTIONS}) -> 'Stream'"
     ),
-    "KeyedStream.co_group": f"(self, {OTHER}, windows: 'AlignedWindows', *, {LATE}) -> 'joined.CoGroupedStreams'",
+    "KeyedStream.co_group": (
+        f"(self, {OTHER}, windows: 'TimeWindows', *, lateness: 'Duration' = 0, {LATE}) -> 'joined.CoGroupedStreams'"
+    ),
     "KeyedStream.as_of": (
         f"(self, {OTHER}, *, how: 'How' = 'left', {SUFFIX}, late: 'str | None' = None, {OPTIONS}) -> 'Stream'"
     ),

@@ -323,6 +323,32 @@ class Stream:
 
         return ConnectedStreams(self, other)
 
+    def iterate(
+        self,
+        step: Callable[[Stream], tuple[Stream, Stream]],
+        *,
+        uid: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Feed rows back: a loop. `step` is given the rows of this stream and those that were fed back, and returns two
+        streams: what is fed back, of the same columns, and what is done, which is the result.
+
+        What is on its way round is part of every checkpoint. A bounded job ends when nothing goes round any more.
+
+        >>> import weir, polars as pl
+        >>> from weir.testing import collect_local
+        >>> def halve(rows):
+        ...     smaller = rows.with_columns(n=pl.col("n") // 2, steps=pl.col("steps") + 1)
+        ...     return smaller.filter(pl.col("n") > 1), smaller.filter(pl.col("n") <= 1)
+        >>> numbers = weir.Environment().from_collection([(5, 0), (100, 0)], "n long, steps long")
+        >>> sorted(collect_local(numbers.iterate(halve))["steps"].to_pylist())
+        [2, 6]
+        """
+        from weir.api.loops import iterate
+
+        return iterate(self, step, Options(uid, name, parallelism))
+
     def rebalance(self) -> Stream:
         """Hand batches to the subtasks of the next operator in turn."""
         return Stream(self._environment, self._upstream.redirected(Rebalance(), "rebalance"))

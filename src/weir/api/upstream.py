@@ -47,12 +47,13 @@ class Upstream:
     def merged(self, other: Upstream) -> Upstream:
         """The rows of both."""
         with placed("union", self.schema):
-            _check_same(self.schema, other.schema)
+            check_same(self.schema, other.schema)
         time = self.time if self.time == other.time else None
         return replace(self, inputs=self.inputs + other.inputs, time=time)
 
 
-def _check_same(left: pa.Schema, right: pa.Schema) -> None:
+def check_same(left: pa.Schema, right: pa.Schema) -> None:
+    """SchemaError unless rows of one can be taken for rows of the other."""
     if left.names != right.names:
         hint = "; use select(…) to put them in the same order" if sorted(left.names) == sorted(right.names) else ""
         raise SchemaError(f"the columns differ: {', '.join(left.names)} here, {', '.join(right.names)} there{hint}")

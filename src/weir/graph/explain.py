@@ -31,7 +31,9 @@ def mermaid(plan: Plan) -> str:
         left, right = ("[", "]") if not (vertex.is_source or vertex.is_sink) else ("([", "])")
         lines.append(f'    v{vertex.id}{left}"{"<br/>".join(rows)}"{right}')
     for edge in plan.edges:
-        lines.append(f'    v{edge.source} -->|"{_escape(describe_exchange(edge.exchange))}"| v{edge.target}')
+        arrow, label = ("-.->", "back: ") if edge.is_back else ("-->", "")
+        label += describe_exchange(edge.exchange)
+        lines.append(f'    v{edge.source} {arrow}|"{_escape(label)}"| v{edge.target}')
     return "\n".join(lines)
 
 
@@ -74,7 +76,8 @@ def _kind(operator: PlannedOperator) -> str:
 
 def _arrow(edge: Edge, plan: Plan) -> str:
     sources, targets = plan.vertices[edge.source].parallelism, plan.vertices[edge.target].parallelism
-    return f"{describe_exchange(edge.exchange)} ({sources} → {targets}) to [{edge.target}]"
+    direction = "back to" if edge.is_back else "to"
+    return f"{describe_exchange(edge.exchange)} ({sources} → {targets}) {direction} [{edge.target}]"
 
 
 def _label(operator: PlannedOperator) -> str:

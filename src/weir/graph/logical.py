@@ -1,7 +1,8 @@
 """Logical nodes: what the user wrote, one node for each operator, before anything is laid out.
 
 Comes in: specs, inputs and names from the api. Goes out: immutable nodes whose
-inputs point backwards only, so that the order of ids is a topological one.
+inputs point backwards only, so that the order of ids is a topological one; only what
+is fed back into the head of a loop points forwards.
 Pure: no clock, no file, no Spark.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NewType, TypeAlias
 from urllib.parse import quote
 
@@ -86,6 +87,8 @@ class Node:
     """Of what comes out; None: it has no event time."""
     sides: Mapping[str, pa.Schema] = field(default_factory=dict)
     """The schemas of its side outputs, by tag."""
+    back: tuple[Input, ...] = ()
+    """For the head of a loop: what is fed back into it, from nodes that come later."""
 
     @property
     def is_sink(self) -> bool:
@@ -128,6 +131,25 @@ class LogicalGraph:
                     raise PlanError(duplicate_uid(node.uid, other, node))
         self._nodes.append(node)
         return node
+
+    def close_loop(self, head: NodeId, back: Sequence[Input]) -> None:
+        """Feed these back into a node that is here already."""
+        if not all(head in self._ancestors(i.node) for i in back):
+            raise PlanError(
+                "what is fed back does not come from the loop: step(rows) must make it out of the rows it is given"
+            )
+        self._nodes[head] = replace(self._nodes[head], back=tuple(back))
+
+    def _ancestors(self, node: NodeId) -> set[NodeId]:
+        """The node, and all that lead to it."""
+        found: set[NodeId] = set()
+        ahead = [node]
+        while ahead:
+            current = ahead.pop()
+            if current not in found:
+                found.add(current)
+                ahead += [i.node for i in (*self._nodes[current].inputs, *self._nodes[current].back)]
+        return found
 
 
 def check_node(node: Node) -> None:

@@ -7,7 +7,7 @@ in every task.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -18,6 +18,7 @@ from weir.ids import ChannelId, EdgeId, SubtaskId, TaskIndex, Uid, VertexId
 from weir.operators.base import OperatorSpec
 from weir.operators.sink import Sink
 from weir.operators.source import Source
+from weir.snapshot.messages import Loop
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ class Edge:
     """What travels: a side output of an operator of the source; None: what comes out at the end of its chain."""
     has_watermarks: bool = True
     """Whether watermarks come this way: some operator before it makes them."""
+    is_back: bool = False
+    """It leads back to the head of a loop, and closes it."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,29 @@ class Plan:
             groups.update(dict.fromkeys(joined, joined))
         members = sorted({frozenset(group) for group in groups.values()}, key=min)
         return tuple(replace(self, region=i, members=group) for i, group in enumerate(members))
+
+    @cached_property
+    def cycles(self) -> tuple[frozenset[VertexId], ...]:
+        """By vertex: those that lie on a cycle with it, itself included; empty where there is no cycle."""
+        following = [{edge.target for edge in self.out_edges(vertex.id)} for vertex in self.vertices]
+        reached = [_reached(following, vertex.id) for vertex in self.vertices]
+        return tuple(
+            frozenset(other for other in ahead if vertex in reached[other]) for vertex, ahead in enumerate(reached)
+        )
+
+    @cached_property
+    def loops(self) -> tuple[Loop, ...]:
+        """The loops that run here, by their heads."""
+        heads = sorted({edge.target for edge in self.edges if edge.is_back})
+        return tuple(self._loop(head) for head in heads if self.members is None or head in self.members)
+
+    def _loop(self, head: VertexId) -> Loop:
+        members = self.cycles[head]
+        feeders = {edge.source for edge in self.edges if edge.target in members and edge.source not in members}
+        return Loop(head, self._all_of([head]), self._all_of(members), self._all_of(feeders))
+
+    def _all_of(self, vertices: Iterable[VertexId]) -> frozenset[SubtaskId]:
+        return frozenset(SubtaskId(v, i) for v in vertices for i in range(self.vertices[v].parallelism))
 
     @cached_property
     def running(self) -> tuple[Vertex, ...]:
@@ -182,3 +208,15 @@ class Plan:
                 continue
             for index in range(self.vertices[edge.source].parallelism):
                 yield from self.out_channels(edge, index)
+
+
+def _reached(following: Sequence[set[VertexId]], start: VertexId) -> set[VertexId]:
+    """What can be reached from a vertex in one step or more."""
+    reached: set[VertexId] = set()
+    ahead = list(following[start])
+    while ahead:
+        vertex = ahead.pop()
+        if vertex not in reached:
+            reached.add(vertex)
+            ahead += following[vertex]
+    return reached

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -53,6 +53,9 @@ def plan(
     for node in nodes:
         if node.id in kept:
             steps.add(node, uids[node.id])
+    for node in nodes:
+        if node.id in kept and node.back:
+            steps.close_loop(node)
     _check_unique(steps.all)
     return _chain(steps.all, max_parallelism)
 
@@ -71,10 +74,14 @@ def assign_uids(nodes: Sequence[Node]) -> dict[NodeId, Uid]:
 
 
 def _ancestors(nodes: Sequence[Node], ends: Collection[NodeId]) -> frozenset[NodeId]:
-    kept = set(ends)
-    for node in reversed(nodes):
-        if node.id in kept:
-            kept.update(i.node for i in node.inputs)
+    by_id = {node.id: node for node in nodes}
+    kept: set[NodeId] = set()
+    ahead = list(ends)
+    while ahead:
+        node = by_id[ahead.pop()]
+        if node.id not in kept:
+            kept.add(node.id)
+            ahead += [i.node for i in (*node.inputs, *node.back)]
     return frozenset(kept)
 
 
@@ -97,6 +104,8 @@ class _Step:
     parallelism: int
     inputs: tuple[_StepInput, ...]
     node: Node
+    back: tuple[_StepInput, ...] = ()
+    """For the head of a loop: what is fed back into it, from steps that come later."""
 
     def schema_of(self, side: str | None) -> pa.Schema:
         """Of what comes out, or of a side output."""
@@ -137,6 +146,17 @@ class _Steps:
         operator = PlannedOperator(uid=uid, name=name, spec=node.spec, schema=node.schema)
         self._of_node[node.id] = self._append(_Step(operator, parallelism, tuple(inputs), node))
 
+    def close_loop(self, node: Node) -> None:
+        """All steps are there: also those whose rows are fed back into this one."""
+        position = self._of_node[node.id]
+        head = self.all[position]
+        back = []
+        for wanted in node.back:
+            source = self._of_node[wanted.node]
+            exchange = self._exchange(wanted.exchange, source, head.parallelism)
+            back.append(_StepInput(source, exchange, wanted.port, wanted.side))
+        self.all[position] = replace(head, back=tuple(back))
+
     def _combine(self, spec: OperatorSpec, before: pa.Schema, *, uid: Uid, name: str) -> PlannedOperator:
         schema = spec.schema([before])
         return PlannedOperator(uid=uid, name=name, spec=spec, schema=schema)
@@ -161,7 +181,7 @@ def _check_unique(steps: Sequence[_Step]) -> None:
 
 
 def _chain(steps: Sequence[_Step], max_parallelism: int) -> Plan:
-    consumers = Counter(i.source for step in steps for i in step.inputs if i.side is None)
+    consumers = Counter(i.source for step in steps for i in (*step.inputs, *step.back) if i.side is None)
     chains: dict[int, list[int]] = {}
     chain_of: dict[int, int] = {}
     for position, step in enumerate(steps):
@@ -184,7 +204,7 @@ def _chain(steps: Sequence[_Step], max_parallelism: int) -> Plan:
     edges: list[Edge] = []
     timed = _timed(steps)
     for head in heads:
-        for i in steps[head].inputs:
+        for i in (*steps[head].inputs, *steps[head].back):
             before = steps[i.source]
             edge = Edge(
                 id=EdgeId(len(edges)),
@@ -194,7 +214,8 @@ def _chain(steps: Sequence[_Step], max_parallelism: int) -> Plan:
                 schema=before.schema_of(i.side),
                 port=i.port,
                 side=None if i.side is None else SideOutput(before.operator.uid, i.side),
-                has_watermarks=timed[i.source],
+                has_watermarks=timed[i.source] and i not in steps[head].back,
+                is_back=i in steps[head].back,
             )
             edges.append(edge)
     return Plan(vertices=vertices, edges=tuple(edges), max_parallelism=max_parallelism)
@@ -220,8 +241,10 @@ def _timed(steps: Sequence[_Step]) -> list[bool]:
 
 
 def _chains_to_input(step: _Step, steps: Sequence[_Step], consumers: Mapping[int, int]) -> bool:
-    if len(step.inputs) != 1:
+    if len(step.inputs) != 1 or step.back:
         return False
     only = step.inputs[0]
+    if steps[only.source].back:
+        return False  # a loop's head snapshots in its own way
     alone = only.side is None and consumers[only.source] == 1
     return alone and isinstance(only.exchange, Forward) and steps[only.source].parallelism == step.parallelism

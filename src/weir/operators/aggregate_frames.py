@@ -62,8 +62,7 @@ class FrameKernel(Kernel):
         if len(known):
             stored = self._gather(self._rows[known]).with_columns(pl.Series(SLOT, known))
             incoming = pl.concat([stored, incoming])
-        merged = incoming.group_by(SLOT).agg(*self._sizes, *self._merge)
-        self._check_sizes(merged)
+        merged = self._merged(incoming)
         self._grow(count)
         touched = merged.get_column(SLOT).to_numpy()
         self._rows[touched] = np.arange(self._row_count, self._row_count + len(touched))
@@ -71,6 +70,12 @@ class FrameKernel(Kernel):
 
     def read(self, slots: Ints) -> list[pa.Array]:
         return self._to_arrow(self._gather(self._rows[slots]))
+
+    def _merged(self, incoming: pl.DataFrame) -> pl.DataFrame:
+        """One row for each slot, of accumulators of which those of a slot are in their order."""
+        merged = incoming.group_by(SLOT).agg(*self._sizes, *self._merge)
+        self._check_sizes(merged)
+        return merged
 
     def _check_sizes(self, merged: pl.DataFrame) -> None:
         """Polars adds decimals modulo 128 bits: look at the size of the same sums in floats."""

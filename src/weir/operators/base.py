@@ -18,6 +18,7 @@ import pyarrow as pa
 from weir.ids import AttemptId, Uid
 from weir.operators.calls import MakeCalls
 from weir.snapshot.messages import Json
+from weir.snapshot.watermarks import END_US, NEVER_US
 from weir.state.frozen import KEY_GROUP_COLUMN as KEY_GROUP_COLUMN
 from weir.state.frozen import FrozenState, RestoredState
 from weir.state.place import StatePlace
@@ -100,6 +101,15 @@ class Restored:
     def inline_for(self, index: int, parallelism: int) -> list[Json]:
         """The old parts that fall to subtask `index` now: old subtask j goes to j modulo `parallelism`."""
         return [p.value for p in self.inline if p.index % parallelism == index and p.value is not None]
+
+    @property
+    def watermark_us(self) -> int:
+        """How far event time had come, for operators that keep it as `watermark_us` in `inline`."""
+        known = [part.value["watermark_us"] for part in self.inline if part.value is not None]
+        time_us = min(known, default=NEVER_US)
+        # An input that was drained, and now goes on after all: not everything is late because of that. How far it
+        # really had come those who make the watermarks know, and say it again.
+        return NEVER_US if time_us == END_US else time_us
 
 
 class Operator:

@@ -129,6 +129,6 @@ def row_times(side: JoinSide, batch: pa.RecordBatch, context: OperatorContext) -
 
 def restored_progress(restored: Restored, context: OperatorContext) -> tuple[int, int]:
     """The watermark, and how many rows were late before."""
-    known = [part.value for part in restored.inline if part.value is not None]
-    watermark_us = min((value["watermark_us"] for value in known), default=NEVER_US)
-    return watermark_us, sum(value["rows_late"] for value in restored.inline_for(context.index, context.parallelism))
+    return restored.watermark_us, sum(
+        value["rows_late"] for value in restored.inline_for(context.index, context.parallelism)
+    )

@@ -24,7 +24,7 @@ from weir.operators.keyed_rows import KeyedRowOperator
 from weir.operators.row_codec import RowReader, Rows, RowWriter, emit, spread
 from weir.operators.rows import PIECE_ROWS
 from weir.operators.user_code import operator_label, user_code_error
-from weir.snapshot.watermarks import END_US, NEVER_US
+from weir.snapshot.watermarks import END_US
 from weir.state.backend import Key, declare
 from weir.state.container_handles import GuardedMap
 from weir.state.descriptor_base import StateDescriptor
@@ -121,8 +121,7 @@ class FunctionOperator(KeyedRowOperator):
             self._inputs = [_Input(self._plan.inputs[0], function)]
 
     def _restore(self, restored: Restored) -> None:
-        known = [part.value["watermark_us"] for part in restored.inline if part.value is not None]
-        self._moment.watermark_us = min(known, default=NEVER_US)
+        self._moment.watermark_us = restored.watermark_us
         if self._timers is not None and TIMERS in restored.states:
             self._timers.restore(restored.states[TIMERS])
 

@@ -53,6 +53,7 @@ class KeyedRowOperator(RowOperator):
             key_groups=context.key_groups,
             place=context.place,
         )
+        self.piece_rows = max(self.piece_rows, self.backend.keys_at_once)
         self.declare()
         if restored is not None:
             unkeyed = self.operator_states.names

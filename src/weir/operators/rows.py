@@ -24,8 +24,8 @@ from weir.operators.user_code import operator_label, user_code_error
 from weir.schema import parse_schema
 from weir.state.values import shown
 
-PIECE_ROWS = 4_096
-"""Rows that become Python objects at once, and go on before the next do: some 10 ms of work."""
+PIECE_ROWS = 2_048
+"""Rows that become Python objects at once, and go on before the next do: some 5 ms of work."""
 
 _NOT_ROWS = (str, bytes, dict, type(None))
 """What flat_map's function must not return, though Python could iterate over some of it."""
@@ -106,14 +106,15 @@ class RowOperator(Operator):
     """What all operators with a function of rows share: a reader for their input, and errors."""
 
     context: OperatorContext
+    piece_rows = PIECE_ROWS
     _reader: RowReader | None = None
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self.context = context
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
-        for start in range(0, batch.num_rows, PIECE_ROWS):
-            made = self.convert(batch.slice(start, PIECE_ROWS))
+        for start in range(0, batch.num_rows, self.piece_rows):
+            made = self.convert(batch.slice(start, self.piece_rows))
             # What a piece gave goes on at once: whoever comes next need not wait for the rest of a large batch.
             if made is not None:
                 emit(made, out)

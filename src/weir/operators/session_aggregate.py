@@ -170,8 +170,7 @@ class SessionAggregateOperator(Operator):
         self._store = SessionStore(self._spec.of.layout, context, self._spec.gap_us)
         if restored is None:
             return
-        known = [part.value for part in restored.inline if part.value is not None]
-        self._watermark_us = min((value["watermark_us"] for value in known), default=NEVER_US)
+        self._watermark_us = restored.watermark_us
         own = restored.inline_for(context.index, context.parallelism)
         self.rows_late = sum(value["rows_late"] for value in own)
         for table in restored.tables(STATE):

@@ -132,8 +132,7 @@ class WindowRowsOperator(Operator):
         self._buffer = RowBuffer(self._spec.buffer)
         if restored is None:
             return
-        known = [part.value for part in restored.inline if part.value is not None]
-        self._watermark_us = min((value["watermark_us"] for value in known), default=NEVER_US)
+        self._watermark_us = restored.watermark_us
         self.rows_late = sum(value["rows_late"] for value in restored.inline_for(context.index, context.parallelism))
         if tables := list(restored.tables(STATE)):
             for table in tables:
@@ -142,6 +141,7 @@ class WindowRowsOperator(Operator):
             self._buffer.take_over(tables)
         self._flushed = len(self._buffer)
         # What was due by the wall clock stays due when it was.
+        known = [part.value for part in restored.inline if part.value is not None]
         due_ms = [wake_ms for value in known if (wake_ms := value.get("wake_ms")) is not None]
         if self._trigger.every_ms is not None and len(self._buffer):
             self._wake_ms = min(due_ms, default=None)

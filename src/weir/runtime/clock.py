@@ -27,7 +27,7 @@ UNPACED_S = 0.05
 """Processor time that each piece of work may take at once: small snapshots should not wait."""
 
 BREATH_MAX_S = 0.05
-"""Longest single pause of background work."""
+"""Longest sleep of background work before it looks again whether anybody else is busy."""
 
 
 class SystemClock:
@@ -93,10 +93,13 @@ class Pace:
     def begin(self) -> None:
         self._begun.at = _times_s()
 
-    def breathe(self) -> None:
-        wall_s, own_s, all_s = (now - then for now, then in zip(_times_s(), self._begun.at, strict=True))
-        too_early_s = (own_s - UNPACED_S) / self._share - wall_s
-        if too_early_s > 0 and all_s - own_s > BUSY_SHARE_MIN * wall_s:
+    def breathe(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Wait until the thread has not had more than its share, unless nobody else needs it, or all `is_over`."""
+        while not is_over():
+            wall_s, own_s, all_s = (now - then for now, then in zip(_times_s(), self._begun.at, strict=True))
+            too_early_s = (own_s - UNPACED_S) / self._share - wall_s
+            if too_early_s <= 0 or all_s - own_s <= BUSY_SHARE_MIN * wall_s:
+                return
             time.sleep(min(too_early_s, BREATH_MAX_S))
 
 
@@ -131,8 +134,7 @@ class ThreadBackground:
 
     def breathe(self) -> None:
         """Wait, if the work of this thread has had its share."""
-        if not self._closed:
-            self._pace.breathe()
+        self._pace.breathe(lambda: self._closed)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
         """Drop what has not begun, wait for what has, at most so long. False when some still runs then."""

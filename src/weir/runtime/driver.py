@@ -259,12 +259,8 @@ class Driver:
             recovery_ms=None if region.failed_ms is None else round(now_ms - region.failed_ms),
         )
         plan = region.plan
-        others = self._plan.subtasks - plan.subtasks
-        self._coordinate(
-            m.AttemptStarted(
-                claim.attempt, plan.subtasks, plan.committers, claim.next_checkpoint, claim.completed, others
-            )
-        )
+        found = claim.next_checkpoint, claim.completed, self._plan.subtasks - plan.subtasks
+        self._coordinate(m.AttemptStarted(claim.attempt, plan.subtasks, plan.committers, *found, plan.loops))
         self._rescaled()
         self._alignment.runs()
         for message in deployed.early:
@@ -379,7 +375,9 @@ class Driver:
             )
         elif isinstance(effect, m.SendCompleted):
             self._user_failures = 0
-            self._tell(lambda attempt: m.CheckpointCompleted(attempt, effect.checkpoint))
+            self._tell(
+                lambda attempt: m.CheckpointCompleted(attempt, effect.checkpoint, effect.time_over, effect.ended)
+            )
             self._savepoints.sweep(effect.checkpoint)
             self._say("checkpoint_completed", id=effect.checkpoint)
         elif isinstance(effect, m.RetireCheckpoints):

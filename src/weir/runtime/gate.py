@@ -18,7 +18,8 @@ from weir.graph.plan import Broadcast, Edge, Forward, HashByKey, Plan, Rebalance
 from weir.ids import SubtaskId, Uid
 from weir.operators.base import Emit
 from weir.runtime.ports import Element, OutChannel, Transport
-from weir.snapshot.elements import Marker
+from weir.snapshot.elements import Marker, Watermark
+from weir.snapshot.watermarks import END_US
 from weir.state.splitting import KeySplitter
 
 Route = Callable[[pa.RecordBatch], Sequence[tuple[int, pa.RecordBatch]]]
@@ -48,8 +49,12 @@ class Gate:
     def __init__(self, plan: Plan, subtask: SubtaskId, transport: Transport) -> None:
         self._outputs: dict[SideOutput | None, list[tuple[Route, list[_Lane]]]] = {None: []}
         self._lanes: list[_Lane] = []
+        self._leaving: set[_Lane] = set()
+        """Those that lead out of a loop."""
         for edge in plan.out_edges(subtask.vertex):
             lanes = [_Lane(transport.out(channel)) for channel in plan.out_channels(edge, subtask.index)]
+            if plan.cycles[edge.source] and edge.target not in plan.cycles[edge.source]:
+                self._leaving.update(lanes)
             route = _route(edge, subtask.index, len(lanes), plan.max_parallelism)
             self._outputs.setdefault(edge.side, []).append((route, lanes))
             self._lanes += lanes
@@ -68,8 +73,11 @@ class Gate:
 
     def mark(self, marker: Marker) -> None:
         """Send a marker behind everything that was emitted, on every channel."""
+        # Event time ends in a loop before its rows do. Outside it ends with them: nothing of the loop is late there.
+        ends_time = isinstance(marker, Watermark) and marker.time_us == END_US
         for lane in self._lanes:
-            lane.push(marker)
+            if not (ends_time and lane in self._leaving):
+                lane.push(marker)
 
     @property
     def full(self) -> bool:

@@ -17,15 +17,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
 from weir.errors import CheckpointError, CorruptCheckpoint, StorageFull, StorageUnavailable
-from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid
+from weir.ids import CheckpointId
 from weir.runtime import layout
 from weir.runtime.ports import Background, Storage
+from weir.runtime.state_files import CheckpointWriter
 from weir.runtime.storage import absolute_location, location_below, open_storage, scheme_of
-from weir.snapshot.manifest import Manifest, PartOf, checksum, decode, encode
-from weir.snapshot.messages import FileRef, Json
+from weir.snapshot.manifest import Manifest, PartOf, decode, encode
+from weir.snapshot.messages import Json
 
 OpenStorage = Callable[[str], Storage]
 
@@ -36,35 +35,11 @@ def new_savepoint(directory: str, job: str) -> str:
     return location_below(directory, f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(4)}")
 
 
-class SavepointWriter:
-    """Puts the files of one state of one operator of one subtask into a savepoint."""
+class SavepointWriter(CheckpointWriter):
+    """Puts the files of one state of one operator of one subtask into a savepoint. All are its own."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        checkpoint: CheckpointId,
-        attempt: AttemptId,
-        *,
-        uid: Uid,
-        subtask: SubtaskId,
-        state: str,
-        breathe: Callable[[], None],
-    ) -> None:
-        self._storage = storage
-        self._prefix = layout.shared_prefix(checkpoint, attempt) + layout.state_name(uid, subtask.index, state)
-        self._breathe = breathe
-
-    def put(self, name: str, data: pa.Buffer | bytes, *, shared: bool = False) -> FileRef:
-        path = f"{self._prefix}-{name}"
-        self._storage.write(path, data)
-        return FileRef(path, memoryview(data).nbytes, checksum(data))
-
-    def put_file(self, name: str, local_path: str, *, shared: bool = False) -> FileRef:
-        with pa.memory_map(local_path) as file:
-            return self.put(name, file.read_buffer())
-
-    def breathe(self) -> None:
-        self._breathe()
+    def _path(self, name: str, shared: bool) -> str:
+        return f"{layout.shared_prefix(self._checkpoint, self._attempt)}{self._name}-{name}"
 
 
 # --- On the driver --------------------------------------------------------------------------------------

@@ -23,6 +23,15 @@ from weir.state.frozen import FrozenState
 
 
 @dataclass(frozen=True)
+class Said:
+    """What a subtask says of itself with its part of a checkpoint, as SnapshotTaken does."""
+
+    in_flight: bool = False
+    inputs_ended: bool = False
+    time_ended: bool = False
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """The synchronous part of one subtask's snapshot."""
 
@@ -33,6 +42,7 @@ class Snapshot:
     started_ms: float
     savepoint: str | None = None
     """Where the states are to be exported to, besides."""
+    said: Said = Said()
 
 
 @dataclass(frozen=True)
@@ -139,43 +149,37 @@ class Snapshotter:
         """The same states as whole tables of the savepoint. What the sink has still to commit is not in it: the
         savepoint is published when that is committed."""
         storage = self._open_storage(savepoint)
-        parts = []
-        for uid, frozen in snapshot.frozen.items():
-            states: dict[str, StatePart] = {}
-            for name, state in frozen.states.items():
-                writer = SavepointWriter(
-                    storage,
-                    snapshot.checkpoint,
-                    self._attempt,
-                    uid=uid,
-                    subtask=self._subtask,
-                    state=name,
-                    breathe=self._background.breathe,
-                )
-                states[name] = state.export(writer)
-            parts.append(OperatorPart(uid, frozen.inline, states))
-        return tuple(parts)
+
+        def export(state: FrozenState, uid: Uid, name: str) -> StatePart:
+            return state.export(self._writer(SavepointWriter, storage, snapshot, uid, name))
+
+        return _parts(snapshot, export)
 
     def _write_parts(self, snapshot: Snapshot) -> tuple[tuple[OperatorPart, ...], int]:
         """What each operator has put in, and how many bytes were written."""
-        parts = []
         uploaded_bytes = 0
-        for uid, frozen in snapshot.frozen.items():
-            states: dict[str, StatePart] = {}
-            for name, state in frozen.states.items():
-                writer = CheckpointWriter(
-                    self._storage,
-                    snapshot.checkpoint,
-                    self._attempt,
-                    uid=uid,
-                    subtask=self._subtask,
-                    state=name,
-                    breathe=self._background.breathe,
-                )
-                states[name] = state.write(writer)
-                uploaded_bytes += writer.written_bytes
-            parts.append(OperatorPart(uid, frozen.inline, states))
-        return tuple(parts), uploaded_bytes
+
+        def write(state: FrozenState, uid: Uid, name: str) -> StatePart:
+            nonlocal uploaded_bytes
+            writer = self._writer(CheckpointWriter, self._storage, snapshot, uid, name)
+            part = state.write(writer)
+            uploaded_bytes += writer.written_bytes
+            return part
+
+        return _parts(snapshot, write), uploaded_bytes
+
+    def _writer(
+        self, kind: type[CheckpointWriter], storage: Storage, snapshot: Snapshot, uid: Uid, state: str
+    ) -> CheckpointWriter:
+        return kind(
+            storage,
+            snapshot.checkpoint,
+            self._attempt,
+            uid=uid,
+            subtask=self._subtask,
+            state=state,
+            breathe=self._background.breathe,
+        )
 
     def _written(self, snapshot: Snapshot, result: _Written | BaseException) -> None:
         self._busy = False
@@ -204,8 +208,16 @@ class Snapshotter:
                     result.exported,
                     result.export_refused,
                     result.uploaded_bytes,
+                    **vars(snapshot.said),
                 )
             )
         else:
             self.decline(snapshot.checkpoint, result.refusal)
         self._next()
+
+
+def _parts(snapshot: Snapshot, write: Callable[[FrozenState, Uid, str], StatePart]) -> tuple[OperatorPart, ...]:
+    return tuple(
+        OperatorPart(uid, frozen.inline, {name: write(state, uid, name) for name, state in frozen.states.items()})
+        for uid, frozen in snapshot.frozen.items()
+    )

@@ -63,7 +63,7 @@ class CheckpointWriter:
     def _written(self, path: str, data: pa.Buffer | bytes) -> FileRef:
         length_bytes = memoryview(data).nbytes
         self.written_bytes += length_bytes
-        return FileRef(path, length_bytes, checksum(data))
+        return FileRef(path, length_bytes, checksum(data, between=self._breathe))
 
     def _path(self, name: str, shared: bool) -> str:
         directory = layout.shared_path if shared else layout.state_path

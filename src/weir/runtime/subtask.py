@@ -23,9 +23,9 @@ from weir.operators.source import SourceReader
 from weir.operators.watermarks import AssigningWatermarks
 from weir.runtime.chain import Chain, Counters
 from weir.runtime.gate import Gate
-from weir.runtime.ports import Clock, InChannel
+from weir.runtime.ports import Clock, Element, InChannel
 from weir.runtime.sink_end import SinkEnd
-from weir.runtime.snapshots import Snapshot, Snapshotter
+from weir.runtime.snapshots import Said, Snapshot, Snapshotter
 from weir.snapshot.alignment import (
     Alignment,
     AlignmentEvent,
@@ -139,8 +139,7 @@ class Subtask(ABC):
     def _pass_watermark(self, time_us: int | None) -> None:
         if time_us is not None:
             self.watermark_us = time_us
-            if time_us != END_US:  # the end of the input says it
-                self._gate.mark(Watermark(time_us))
+            self._gate.mark(Watermark(time_us))
 
     def _pass_idle(self) -> None:
         """No rows come for now, once there is nothing left to come of those before."""
@@ -174,6 +173,9 @@ class Subtask(ABC):
         if self.sink is not None:
             self.sink.completed(checkpoint)
 
+    def loop_empty(self, *, time_over: bool, ended: bool) -> None:
+        """A checkpoint has found the loop empty that this subtask is the head of; only such heads are told."""
+
     def close(self) -> None:
         """Release everything, also when one part fails to."""
         try:
@@ -196,7 +198,11 @@ class Subtask(ABC):
         frozen.update({link.uid: link.operator.freeze() for link in self.chain.links})
         prepare = self.sink.prepare(barrier.checkpoint) if self.sink is not None else None
         self._gate.mark(barrier)
-        self._snapshotter.begin(Snapshot(barrier.checkpoint, frozen, prepare, self._clock.now_ms(), barrier.savepoint))
+        said = Said(in_flight=self.chain.is_waiting)
+        started_ms = self._clock.now_ms()
+        self._snapshotter.begin(
+            Snapshot(barrier.checkpoint, frozen, prepare, started_ms, savepoint=barrier.savepoint, said=said)
+        )
 
     def _end(self) -> None:
         # Event time ends with the rows, for those behind a generator of watermarks, too.
@@ -378,16 +384,18 @@ class InnerSubtask(Subtask):
         if self._left_to_end and self._go_on_ending():
             return True
         count = len(self._inputs)
-        is_full = self.chain.is_full
         for offset in range(count):
             channel = (self._turn + offset) % count
             element = None if channel in self._blocked else self._inputs[channel].peek()
-            # Markers pass also where there is no room for rows: these are part of the snapshot.
-            if element is not None and not (is_full and isinstance(element, pa.RecordBatch)):
+            if element is not None and self._may_take(element):
                 self._turn = (channel + 1) % count
                 self._take(channel)
                 return True
         return False
+
+    def _may_take(self, element: Element) -> bool:
+        # Markers pass also where there is no room for rows: these are part of the snapshot.
+        return not (isinstance(element, pa.RecordBatch) and self.chain.is_full)
 
     def _take(self, channel: int) -> None:
         element = self._inputs[channel].peek()
@@ -411,11 +419,15 @@ class InnerSubtask(Subtask):
         elif isinstance(element, EndOfInput):
             self._ended.add(channel)
             if len(self._ended) == len(self._inputs):
-                self._end()
+                self._inputs_over()
             else:
                 self._advance(self._watermarks.ended(channel))
         else:
             raise ProtocolViolation(f"subtask {self.id}: unknown element {element!r}")
+
+    def _inputs_over(self) -> None:
+        """All channels have ended."""
+        self._end()
 
     def _advance(self, time_us: int | None) -> None:
         if time_us is not None:

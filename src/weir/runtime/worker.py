@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -21,8 +22,10 @@ from weir.operators.base import OperatorContext, OperatorSpec, Restored
 from weir.operators.calls import MakeCalls
 from weir.operators.sink import Sink
 from weir.operators.source import Source
+from weir.runtime.backlog import Backlog
 from weir.runtime.chain import Chain, Link
 from weir.runtime.gate import Gate
+from weir.runtime.loop_head import LoopHeadSubtask
 from weir.runtime.metrics import TimeSpent
 from weir.runtime.ports import Background, Clock, Control, Storage, Transport
 from weir.runtime.sink_end import SinkEnd
@@ -132,6 +135,7 @@ class Worker:
             self._each(lambda subtask: subtask.abort(message.checkpoint))
         elif isinstance(message, CheckpointCompleted):
             self._each(lambda subtask: subtask.completed(message.checkpoint))
+            self._tell_loops(message)
         elif isinstance(message, ResumeSources):
             self._each(lambda subtask: subtask.resume())
         elif isinstance(message, DrainSources):
@@ -179,6 +183,12 @@ class Worker:
     def _each(self, act: Callable[[Subtask], None]) -> None:
         for subtask in self._subtasks:
             act(subtask)
+
+    def _tell_loops(self, message: CheckpointCompleted) -> None:
+        for subtask in self._subtasks:
+            time_over, ended = subtask.id.vertex in message.time_over, subtask.id.vertex in message.ended
+            if time_over or ended:
+                subtask.loop_empty(time_over=time_over, ended=ended)
 
     def _subtask_metrics(self, subtask: Subtask) -> dict[str, Any]:
         operators: list[tuple[str, str, Any]] = []
@@ -269,14 +279,22 @@ class _Builder:
     def _inner(self, common: dict[str, Any]) -> Subtask:
         plan, settings = self._config.plan, self._config.settings
         edges = plan.in_edges(self._subtask.vertex)
-        laid = [(edge, channel) for edge in edges for channel in plan.in_channels(edge, self._subtask.index)]
+        lines = [(edge, channel) for edge in edges for channel in plan.in_channels(edge, self._subtask.index)]
+        back = [self._ports.transport.into(channel) for edge, channel in lines if edge.is_back]
+        laid = [(edge, channel) for edge, channel in lines if not edge.is_back]
         channels = [self._ports.transport.into(channel) for _, channel in laid]
         alignment: Alignment
+        make: Callable[..., InnerSubtask]
         if self._config.mode == "at_least_once":
             alignment = AtLeastOnceAlignment(len(channels))
         else:
             alignment = ExactlyOnceAlignment(len(channels))
-        return InnerSubtask(
+        if back:
+            waits = Backlog(size_bytes(settings.loop_memory_max), self._ports.directory)
+            make = partial(LoopHeadSubtask, back=back, backlog=waits)
+        else:
+            make = InnerSubtask
+        return make(
             self._subtask,
             inputs=channels,
             ports=[edge.port for edge, _ in laid],

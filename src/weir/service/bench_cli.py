@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weir.service.bench_nexmark_cli import bench_nexmark
 from weir.service.bench_run import run_workload
 from weir.service.bench_state_cli import state_application
 
@@ -51,6 +52,7 @@ def bench_application() -> typer.Typer:
     app.command("window")(bench_window)
     app.command("sliding")(bench_sliding)
     app.command("session")(bench_session)
+    app.command("nexmark")(bench_nexmark)
     app.command("latency")(bench_latency)
     app.command("recovery")(bench_recovery)
     app.command("checkpoint-cost")(bench_checkpoint_cost)

@@ -13,7 +13,7 @@ Laws:
      while one is down none begins, and what was being collected is aborted.
   4. What a checkpoint under way may build on is kept until that one has ended.
   5. A bounded job is done when a checkpoint that was triggered after the last subtask
-     had finished is published, and every sink has committed it.
+     had finished is published, and every sink has committed it. Loops end before (loops.py).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 from weir.errors import ProtocolViolation
 from weir.ids import AttemptId, CheckpointId, SubtaskId
 from weir.snapshot.history import CheckpointRecord, History
+from weir.snapshot.loops import EmptyLoops, empty_loops
 from weir.snapshot.messages import (
     AbortReason,
     AttemptEnded,
@@ -133,6 +134,8 @@ class Coordinator:
                 due.append(run.pause_until_ms)
             if run.periodic_ms is not None:
                 due.append(max(run.periodic_ms, run.pause_until_ms))
+            if not run.pending and (round_ms := run.rounds.due_ms(run.finished)) is not None:
+                due.append(round_ms)
         return min(due, default=None)
 
     # --- The one door ---------------------------------------------------------------------------------
@@ -170,6 +173,7 @@ class Coordinator:
         run = self._run
         run.attempts.update(dict.fromkeys(event.subtasks, event.attempt))
         run.committers |= event.committers
+        run.rounds.started(event.loops)
         self._newest_attempts = {subtask: self._newest_attempts.get(subtask, AttemptId(-1)) for subtask in subtasks}
         self._newest_attempts.update(run.attempts)
         self._next_checkpoint = max(self._next_checkpoint, event.next_checkpoint)
@@ -277,10 +281,12 @@ class Coordinator:
                 return []
             final = self._trigger(run, now_ms)
             return [*final, *self._requests.finishing("the job has finished, and its final checkpoint is under way")]
+        if self._phase is not CoordinatorPhase.RUNNING or not self._may_trigger(run):
+            return []
         periodic = run.periodic_ms is not None and now_ms >= run.periodic_ms
         wanted = periodic or self._requested or self._requests.wants_checkpoint
-        allowed = self._may_trigger(run) and now_ms >= run.pause_until_ms
-        if self._phase is CoordinatorPhase.RUNNING and allowed and wanted:
+        round_ms = None if run.pending else run.rounds.due_ms(run.finished)
+        if (wanted and now_ms >= run.pause_until_ms) or (round_ms is not None and now_ms >= round_ms):
             return self._trigger(run, now_ms)
         return []
 
@@ -300,7 +306,8 @@ class Coordinator:
             passed = (now_ms - run.started_ms) // interval_ms
             run.periodic_ms = run.started_ms + (passed + 1) * interval_ms
         base = run.completed[-1] if run.completed else None
-        run.pending[checkpoint] = Pending(checkpoint, now_ms + self._settings.timeout_ms, base)
+        deadline_ms, finished = now_ms + self._settings.timeout_ms, frozenset(run.finished)
+        run.pending[checkpoint] = Pending(checkpoint, deadline_ms, base, finished=finished)
         request = self._requests.triggered(checkpoint, is_final=is_final) or CheckpointRequested()
         record = CheckpointRecord(
             checkpoint, max(run.attempts.values()), now_ms, final=is_final, savepoint=request.savepoint
@@ -318,6 +325,7 @@ class Coordinator:
         if run is None or pending is None or event.subtask in pending.parts:
             return []
         pending.parts[event.subtask] = event.parts
+        pending.said.append(event)
         self._history.acknowledged(event)
         if len(pending.parts) == len(run.subtasks):
             pending.stage = Stage.READY
@@ -348,6 +356,7 @@ class Coordinator:
         text = f"{reason.value}{': ' if detail else ''}{detail}"
         del run.pending[checkpoint]
         run.pause_until_ms = now_ms + self._settings.min_pause_ms
+        self._looked(run, EmptyLoops(), now_ms)
         self._history.aborted(checkpoint, now_ms, reason=reason, detail=detail)
         if run.final == checkpoint:
             run.final = None
@@ -381,14 +390,16 @@ class Coordinator:
         run = self._publishing(checkpoint)
         if run is None:
             return []
-        del run.pending[checkpoint]
+        done = run.pending.pop(checkpoint)
+        empty = empty_loops(run.rounds.open_loops(run.finished), done.said, done.finished)
+        self._looked(run, empty, now_ms)
         run.pause_until_ms = now_ms + self._settings.min_pause_ms
         run.failures = 0
         run.final_published = run.final_published or run.final == checkpoint
         run.completed.append(checkpoint)
         self._history.completed(checkpoint, now_ms)
         self._requests.completed(checkpoint)
-        effects: list[CoordinatorEffect] = [SendCompleted(checkpoint)]
+        effects: list[CoordinatorEffect] = [SendCompleted(checkpoint, empty.time_over, empty.ended)]
         for older in [pending for pending in run.pending if pending < checkpoint]:
             effects += self._abort(run, older, now_ms=now_ms, reason=AbortReason.SUBSUMED)
         return [*effects, RetireCheckpoints(self._retain(run))]
@@ -428,6 +439,9 @@ class Coordinator:
         return self._run
 
     # --- Small things ---------------------------------------------------------------------------------
+
+    def _looked(self, run: Run, found: EmptyLoops, now_ms: float) -> None:
+        run.rounds.looked(now_ms, found=found, finished=run.finished, pause_max_ms=self._settings.loop_pause_max_ms)
 
     def _run_of(self, event: SnapshotTaken | SnapshotDeclined | EpochsCommitted | SubtaskFinished) -> Run | None:
         """The run that the event belongs to; None: it is of another attempt, or of no subtask that there is."""

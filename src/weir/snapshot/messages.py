@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
-from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex, Uid
+from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex, Uid, VertexId
 
 Json: TypeAlias = Any
 """What json.dumps takes: None, bool, int, float, str, list, dict with string keys."""
@@ -96,6 +96,12 @@ class SnapshotTaken:
     """Why there is no export; the checkpoint itself is none the worse."""
     uploaded_bytes: int = 0
     """Of the parts' files, those that were written for this checkpoint; the others lay in storage already."""
+    in_flight: bool = False
+    """Rows are part of the snapshot that go on by themselves: in a loop's log, or in a call that is under way."""
+    inputs_ended: bool = False
+    """Of a loop's head: before the barrier, all inputs from outside the loop had ended."""
+    time_ended: bool = False
+    """Of a loop's head: before the barrier, it had ended event time in the loop."""
 
 
 @dataclass(frozen=True)
@@ -223,6 +229,10 @@ class CheckpointCompleted:
 
     attempt: AttemptId
     checkpoint: CheckpointId
+    time_over: tuple[VertexId, ...] = ()
+    """Heads of loops that were empty at the barrier: event time may end there."""
+    ended: tuple[VertexId, ...] = ()
+    """Those that were empty behind the end of event time: they may end."""
 
 
 @dataclass(frozen=True)
@@ -251,6 +261,18 @@ ToTask: TypeAlias = (
 
 
 @dataclass(frozen=True)
+class Loop:
+    """One cycle of the plan."""
+
+    head: VertexId
+    heads: frozenset[SubtaskId]
+    members: frozenset[SubtaskId]
+    """Everything through which its rows may come, the heads included."""
+    feeders: frozenset[SubtaskId]
+    """Those that send rows into it from outside, to its head or to anybody else."""
+
+
+@dataclass(frozen=True)
 class AttemptStarted:
     """All tasks of an attempt run. `next_checkpoint` has never been used before."""
 
@@ -263,6 +285,8 @@ class AttemptStarted:
     """Checkpoints of the job that are readable now, oldest first; the last one was restored."""
     others: frozenset[SubtaskId] = frozenset()
     """The subtasks of the job's other regions, which have attempts of their own."""
+    loops: tuple[Loop, ...] = ()
+    """The cycles among the subtasks."""
 
 
 @dataclass(frozen=True)
@@ -371,9 +395,11 @@ class PublishManifest:
 
 @dataclass(frozen=True)
 class SendCompleted:
-    """Tell every task that the checkpoint exists."""
+    """Tell every task that the checkpoint exists, and which loops it has found empty."""
 
     checkpoint: CheckpointId
+    time_over: tuple[VertexId, ...] = ()
+    ended: tuple[VertexId, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from enum import Enum
 
 from weir.config import Checkpoints
 from weir.ids import AttemptId, CheckpointId, SubtaskId
-from weir.snapshot.messages import OperatorPart
+from weir.snapshot.loops import LoopRounds
+from weir.snapshot.messages import OperatorPart, SnapshotTaken
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class CoordinatorSettings:
     max_concurrent: int = 1
     tolerable_failures: int = 3
     retain: int = 2
+    loop_pause_max_ms: float = 1_000
+    """Longest wait before a loop is looked at again that was not empty."""
 
     @classmethod
     def from_config(cls, checkpoints: Checkpoints | None) -> CoordinatorSettings:
@@ -57,6 +60,9 @@ class Pending:
     base: CheckpointId | None
     """The newest that was complete when this one began: its snapshots may refer to files of that one, or of a newer."""
     parts: dict[SubtaskId, tuple[OperatorPart, ...]] = field(default_factory=dict)
+    said: list[SnapshotTaken] = field(default_factory=list)
+    finished: frozenset[SubtaskId] = frozenset()
+    """Those that had when this one began."""
     stage: Stage = Stage.COLLECTING
 
 
@@ -81,6 +87,8 @@ class Run:
     pause_until_ms: float = 0.0
     final: CheckpointId | None = None
     final_published: bool = False
+    rounds: LoopRounds = field(default_factory=LoopRounds)
+    """When loops want checkpoints."""
     failure: str | None = None
     """Why the attempt must fail; told once, after everything else."""
 

@@ -56,6 +56,8 @@ class Backend(Protocol):
     """
 
     cursor: KeyCursor
+    keys_at_once: int
+    """For how many rows `begin` should be called at least, where there are so many: more keys are fetched faster."""
 
     def keys(self, columns: Sequence[pa.Array]) -> list[Key]:
         """The keys of a batch's rows, from its key columns; equal keys are equal Python values."""

@@ -26,7 +26,7 @@ MERGE_ENTRIES_LEAST = 1_024
 MERGE_ENTRIES_PER_KEY = 2
 """Entries that are merged with each batch: more than its keys, since each of those may add one."""
 
-PIECE_KEYS = 10_000
+PIECE_KEYS = 5_000
 """Keys that a background thread takes at once: more would hold up the stream, which shares the interpreter."""
 
 Piece: TypeAlias = tuple[list[Key], list[Any]]
@@ -106,7 +106,7 @@ class View:
         on. That must be soon, so this does not pause: a layer on top that grew large would hold up the stream whenever
         Python makes more room for it."""
         if self._copy is None:
-            copy = []
+            copy: list[Piece] = []
             for piece in self.pieces():
                 for column in piece:
                     untrack(column)

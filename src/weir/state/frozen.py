@@ -34,8 +34,8 @@ GONE_COLUMN = "__gone"
 ARROW = "arrow"
 """The format of whole tables: Arrow IPC files, in the order of their numbers one table."""
 
-FILE_BYTES_MAX = 64 << 20
-"""A state is cut into files of about this size, so that no more of it than that lies in memory twice."""
+FILE_BYTES_MAX = 32 << 20
+"""A state is cut into files of about this size: no more of it than that lies in memory twice, or is written at once."""
 
 
 class StateWriter(Protocol):
@@ -92,30 +92,44 @@ def put_tables(
 ) -> dict[str, FileRef]:
     """Tables as Arrow files of about FILE_BYTES_MAX, numbered from `first` on."""
     files: dict[str, FileRef] = {}
-    held: list[pa.Table] = []
-    size = 0
-
-    def close() -> None:
-        name = f"{first + len(files):05d}"
-        files[name] = out.put(name, encode_table(pa.concat_tables(held)), shared=shared)
-
+    file: _ArrowFile | None = None
     for table in tables:
-        if held and size + table.nbytes > FILE_BYTES_MAX:
-            close()
-            held, size = [], 0
-        held.append(table)
-        size += table.nbytes
+        if file is not None and file.size_bytes + table.nbytes > FILE_BYTES_MAX:
+            files |= file.put(f"{first + len(files):05d}", out, shared=shared)
+            file = None
+        file = file or _ArrowFile(table.schema)
+        file.add(table)
         out.breathe()
-    close()
+    if file is not None:
+        files |= file.put(f"{first + len(files):05d}", out, shared=shared)
     return files
+
+
+class _ArrowFile:
+    """An Arrow IPC file in memory, encoded piece by piece: what is done at once holds up the stream."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._sink = pa.BufferOutputStream()
+        self._writer = pa.ipc.new_file(self._sink, schema)
+        self.size_bytes = 0
+
+    def add(self, table: pa.Table) -> None:
+        self._writer.write_table(table)
+        self.size_bytes += table.nbytes
+
+    def content(self) -> pa.Buffer:
+        self._writer.close()
+        return self._sink.getvalue()
+
+    def put(self, name: str, out: StateWriter, *, shared: bool) -> dict[str, FileRef]:
+        return {name: out.put(name, self.content(), shared=shared)}
 
 
 def encode_table(table: pa.Table) -> pa.Buffer:
     """A state table as an Arrow IPC file."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
+    file = _ArrowFile(table.schema)
+    file.add(table)
+    return file.content()
 
 
 def decode_table(data: pa.Buffer, path: str) -> pa.Table:

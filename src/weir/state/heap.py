@@ -53,6 +53,8 @@ class _State:
 class HeapBackend:
     """Keyed state of one subtask, one dictionary per state."""
 
+    keys_at_once = 1
+
     def __init__(
         self, key_schema: pa.Schema, *, max_parallelism: int, key_groups: range, place: StatePlace | None = None
     ) -> None:

@@ -21,7 +21,7 @@ from weir.state.held_forms import HeldForm
 from weir.state.key_codec import KeyCodec
 from weir.state.tables import TableLayout
 
-PIECE_ROWS = 10_000
+PIECE_ROWS = 5_000
 """Rows of a table that are built at once, where keys have many."""
 
 

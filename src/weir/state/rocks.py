@@ -38,6 +38,8 @@ SWEPT_ENTRIES_PER_KEY = 2
 class RocksBackend(HeapBackend):
     """Keyed state of one subtask, one database per state."""
 
+    keys_at_once = 8_192
+
     def __init__(self, key_schema: pa.Schema, *, max_parallelism: int, key_groups: range, place: StatePlace) -> None:
         super().__init__(key_schema, max_parallelism=max_parallelism, key_groups=key_groups, place=place)
         self._directory, budget_bytes = local_place(place)

@@ -53,7 +53,8 @@ class Memory:
 
     def __init__(self, budget_bytes: int) -> None:
         size_bytes = int(budget_bytes * CACHE_SHARE)
-        self.cache = rocks.Cache(size_bytes)
+        # One that is read without a lock. Its table is made for entries of about this size.
+        self.cache = rocks.Cache.new_hyper_clock_cache(size_bytes, BLOCK_BYTES)
         # Counted in the cache, so that both together stay within the budget.
         self.buffers = rocks.WriteBufferManager.new_write_buffer_manager_with_cache(size_bytes // 2, False, self.cache)
         self.write_buffer_bytes = min(max(size_bytes // 8, WRITE_BUFFER_BYTES_MIN), WRITE_BUFFER_BYTES_MAX)

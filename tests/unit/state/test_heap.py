@@ -168,7 +168,7 @@ def test_a_table_comes_in_pieces_that_are_each_sorted(
     frozen = filled(count, state, put).freeze()["s"]
     tables = list(frozen.tables())
     sizes = [pc.sum(pc.list_value_length(t["value"])).as_py() if "List" in str(state) else len(t) for t in tables]
-    assert sum(sizes) == 35_000 and len(sizes) == 4 and max(sizes) < 12_000
+    assert sum(sizes) == 35_000 and len(sizes) == 7 and max(sizes) < 6_000
     for table in tables:
         groups = table.column(0).to_pylist()
         assert groups == sorted(groups)
@@ -202,9 +202,9 @@ def test_writing_breathes_between_the_pieces_also_while_entries_are_freed() -> N
     frozen = filled(count, state, put).freeze()["s"]
     out = Out()
     frozen.write(out)
-    assert calls == ["breathe"] * 4 + ["put"]
+    assert calls == ["breathe"] * 7 + ["put"]
     frozen.discard(out.breathe)
-    assert calls == ["breathe"] * 4 + ["put"] + ["breathe"] * 4
+    assert calls == ["breathe"] * 7 + ["put"] + ["breathe"] * 7
 
 
 @pytest.mark.parametrize(

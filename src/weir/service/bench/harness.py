@@ -84,6 +84,26 @@ class Run:
     """With the time.monotonic() at which each was heard."""
 
 
+class TimedEnvironment(weir.Environment):
+    """Times every source from its first poll on."""
+
+    def __init__(self, starts: Path, **options: Any) -> None:
+        super().__init__(**options)
+        self._starts = starts
+        self._sources = 0
+
+    def timed(self, source: Source, *, prepare: Callable[[], object] | None = None) -> Stopwatch:
+        """The source with a stopwatch; `prepare` runs in each task before it starts."""
+        self._sources += 1
+        timed = Stopwatch(source, self._starts / f"source-{self._sources}", prepare=prepare)
+        if self._sources > 1:
+            timed.profiles = None  # one profile of a thread is enough, and Python allows no more
+        return timed
+
+    def read(self, source: Source, **options: Any) -> weir.Stream:
+        return super().read(source if isinstance(source, Stopwatch) else self.timed(source), **options)
+
+
 class Bench:
     """One workload's job: made in a directory of its own, run once."""
 
@@ -97,7 +117,8 @@ class Bench:
             to=str(directory / "checkpoints"),
             mode="exactly_once" if options.checkpoint_every else "none",
         )
-        self.environment = weir.Environment(
+        self.environment = TimedEnvironment(
+            directory / "starts",
             parallelism=options.parallelism,
             checkpoints=checkpoints,
             restart=weir.FixedDelay(attempts=100, delay=0),
@@ -106,7 +127,7 @@ class Bench:
 
     def read(self, source: Source, *, prepare: Callable[[], object] | None = None) -> weir.Stream:
         """The source, timed from its first poll on; `prepare` runs in each task before that."""
-        return self.environment.read(Stopwatch(source, self.directory / "starts", prepare=prepare), uid="source")
+        return self.environment.read(self.environment.timed(source, prepare=prepare), uid="source")
 
     def sink(self, make_fold: Callable[[], Any]) -> FoldSink:
         return FoldSink(self.directory / "epochs", make_fold)

@@ -75,5 +75,5 @@ class _StopwatchReader(WrappedReader):
 
 
 def first_poll_ns(directory: Path) -> int:
-    """When the first subtask was first polled."""
-    return min(int(path.read_text()) for path in directory.iterdir())
+    """When the first subtask of any source was first polled."""
+    return min(int(path.read_text()) for path in directory.rglob("*") if path.is_file())
