@@ -152,9 +152,12 @@ SIGNATURES = {
         f" time: 'str' = 'join_time', {LATE}, {OPTIONS}) -> 'Stream'"
     ),
     "KeyedStream.join": (
-        f"(self, {OTHER}, windows: 'AlignedWindows', *, how: 'How' = 'inner', {SUFFIX}, {LATE}, {OPTIONS}) -> 'Stream'"
+        f"(self, {OTHER}, windows: 'TimeWindows', *, how: 'How' = 'inner', {SUFFIX},"
+        f" lateness: 'Duration' = 0, {LATE}, {OPTIONS}) -> 'Stream'"
     ),
-    "KeyedStream.co_group": f"(self, {OTHER}, windows: 'AlignedWindows', *, {LATE}) -> 'joined.CoGroupedStreams'",
+    "KeyedStream.co_group": (
+        f"(self, {OTHER}, windows: 'TimeWindows', *, lateness: 'Duration' = 0, {LATE}) -> 'joined.CoGroupedStreams'"
+    ),
     "KeyedStream.as_of": (
         f"(self, {OTHER}, *, how: 'How' = 'left', {SUFFIX}, late: 'str | None' = None, {OPTIONS}) -> 'Stream'"
     ),
