@@ -54,13 +54,11 @@ class Connection:
         name: str,
         *,
         write: Callable[[pa.Buffer], None],
-        finish: Callable[[], None],
         cut: Callable[[], None],
         frames_max: int | None = None,
     ) -> None:
         self.name = name
         self._write = write
-        self._finish = finish
         self._cut = cut
         self._frames_max = frames_max
         self._changed = threading.Condition(threading.Lock())
@@ -70,6 +68,8 @@ class Connection:
         self._over = False
         self._orderly = False
         self._reason: str | None = None
+        self.parted = False
+        """The peer has said goodbye: no frame of its will come any more."""
         self._sent_bytes = 0
         self._acknowledged_bytes = 0
         self._received_bytes = 0
@@ -128,27 +128,23 @@ class Connection:
                     self._changed.wait()
                 if self._over:
                     return
-                frame = self._outbox.popleft() if self._outbox else None
+                if not self._outbox:
+                    return
+                frame = self._outbox.popleft()
                 self._writing = True
-            if frame is None:
-                self._guarded(self._finish)
-                return
             self._write_one(frame)
             del frame  # must not stay in memory until the next one comes
 
     def _write_one(self, frame: Frame) -> None:
-        self._guarded(lambda: self._write(pa.py_buffer(frame)), len(frame))
-
-    def _guarded(self, step: Callable[[], None], size_bytes: int = 0) -> None:
-        """One step on the stream, which `_writing` gives to this thread alone."""
+        """Write to the stream, which `_writing` gives to this thread alone."""
         reason = None
         try:
-            step()
+            self._write(pa.py_buffer(frame))
         except Exception as error:
             reason = describe(error)
         with self._changed:
             self._writing = False
-            self._sent_bytes += size_bytes
+            self._sent_bytes += len(frame)
             self._changed.notify_all()
         if reason is not None and not self._over:
             self._abort(reason)
@@ -180,6 +176,8 @@ class Connection:
             while (frame := read()) is not None:
                 self._take(frame, on_frame)
                 del frame
+            if self.parted:
+                self._writer.join()  # the peer still reads: it gets all that was sent before, and our goodbye
         except Exception as error:
             reason = describe(error)
         with self._changed:
@@ -204,6 +202,7 @@ class Connection:
         elif kind == _WELCOME:
             self.welcomed.set()
         elif kind == _GOODBYE:
+            self.parted = True
             self.leave()
         self._received_bytes += len(frame)
         if self._received_bytes - self._acknowledgement_bytes >= ACKNOWLEDGE_BYTES:

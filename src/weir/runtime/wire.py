@@ -120,7 +120,6 @@ class FrameServer:
         connection = Connection(
             f"{self.port}-{peer_port}",
             write=writer.write_metadata,
-            finish=_nothing,
             cut=lambda: cut_sockets(local_port=self.port, remote_port=peer_port),
             frames_max=self._frames_max,
         )
@@ -139,7 +138,12 @@ class FrameServer:
         except Exception as error:
             _LOG.exception("a caller's hello could not be handled")
             refusal = f"the hello was not understood: {describe(error)}"
-        read = (lambda: None) if refusal is not None else lambda: _next_frame(reader)
+
+        def read() -> pa.Buffer | None:
+            # A caller ends its side by its goodbye alone. Flight's own way, done_writing, is also called by the thread
+            # that reads, when the stream breaks; and gRPC aborts the process when both happen at once.
+            return None if refusal is not None or connection.parted else _next_frame(reader)
+
         try:
             connection.run(read, on_frame=handlers.on_frame, on_close=handlers.on_close)
         finally:
@@ -217,7 +221,6 @@ def connect(
     connection = Connection(
         address.rsplit(":", 1)[-1],
         write=writer.write_metadata,
-        finish=writer.done_writing,
         cut=cut,
         frames_max=frames_max,
     )
@@ -288,10 +291,6 @@ def cut_sockets(
                     found.shutdown(socket.SHUT_RDWR)
             except (OSError, TypeError, IndexError):
                 continue
-
-
-def _nothing() -> None:
-    return None
 
 
 def _nothing_with(_: Any) -> None:

@@ -372,3 +372,52 @@ def test_more_unread_messages_than_the_limit_give_the_connection_up(peer: Callab
         connection.send(frame("x" * 50_000))
     poll(lambda: client.closes, within_s=2)
     assert "has not read" in str(client.closes[0])
+
+
+def test_a_goodbye_of_the_peer_does_not_overtake_what_was_sent_before() -> None:
+    written: list[bytes] = []
+    writes, may_write, ends = threading.Event(), threading.Event(), End()
+
+    def write(buffer: pa.Buffer) -> None:
+        writes.set()
+        may_write.wait(10)
+        written.append(buffer.to_pybytes())
+
+    connection = Connection("slow", write=write, cut=lambda: None)
+    threading.Thread(target=connection.send, args=(frame("first"),)).start()
+    writes.wait(10)
+    connection.send(frame("second"))
+    connection.send(frame("third"))
+    arriving = iter([pa.py_buffer(bytes([3])), None])  # the peer's goodbye, and then the end
+    reading = threading.Thread(
+        target=connection.run,
+        args=(lambda: next(arriving),),
+        kwargs={"on_frame": ends.on_frame, "on_close": ends.on_close},
+    )
+    reading.start()
+    poll(lambda: connection.parted)
+    assert not connection.ended.wait(0.05)
+    may_write.set()
+    reading.join(10)
+    assert written == [frame("first"), frame("second"), frame("third"), bytes([3])] and ends.closes == [None]
+
+
+LEAVING = """
+    from tests.unit.runtime.test_wire import End, Server, frame, join
+    for _ in range(300):
+        server, client = Server(), End()
+        connection = join(server, client)
+        for _ in range(3):
+            connection.send(frame("x" * 50_000))
+        connection.leave()
+        connection._cut()
+        assert connection.ended.wait(10)
+        server.server.close(0.5)
+"""
+
+
+def test_leaving_while_the_stream_breaks_does_not_take_the_process_down() -> None:
+    """Flight's done_writing did that to one process in three; gRPC aborts it."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(LEAVING)], env=environment, timeout=120)
+    assert ended.returncode == 0
