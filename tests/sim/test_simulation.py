@@ -38,7 +38,6 @@ FIRST_SEED = {
     "parts_without_attempt": 5,
     "region_claims_while_a_manifest_is_written": 66,
     "rescaled_before_the_checkpoint_is_complete": 16,
-    "savepoint_names_the_files_of_its_checkpoint": 521,
     "state_files_without_attempt": 9,
     "unknown_outcome_is_a_failure": 80,
 }
