@@ -36,7 +36,7 @@ def savepoint_names_the_files_of_its_checkpoint() -> AbstractContextManager[None
     """The savepoint's states are those of the job's own checkpoint, which is retired one day."""
 
     def export(self: Snapshotter, snapshot: Snapshot, savepoint: str) -> Any:
-        return tuple(self._write_part(snapshot.checkpoint, uid, frozen) for uid, frozen in snapshot.frozen.items())
+        return self._write_parts(snapshot)[0]
 
     return patched(Snapshotter, "_export", export)
 

@@ -51,7 +51,6 @@ FIRST_SEED = {
     "rescaled_before_the_checkpoint_is_complete": 16,
     "results_that_wait_are_lost": 101,
     "rows_in_flight_are_lost": 64,
-    "savepoint_names_the_files_of_its_checkpoint": 692,
     "sessions_are_forgotten_on_restore": 96,
     "sessions_are_not_merged": 25,
     "splits_are_taken_as_one": 46,

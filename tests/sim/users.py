@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 REQUEST_STEPS = 800
 """Requests fall within the first so many steps, before most jobs are over."""
 
+BUGS = ("AssertionError", "AttributeError", "IndexError", "KeyError", "NameError", "TypeError")
+"""Errors that no fault of the surroundings explains."""
+
 SAVED = 0.75
 """How often a stop or a drain is asked for with a savepoint."""
 
@@ -97,6 +100,8 @@ class Users:
         if asked.answer is not None:
             raise SimulationFailed(f"{asked.name} was {asked.answer}, and is answered again: {notice}")
         asked.answer = "failed" if notice.kind == "request_failed" else "done"
+        if any(bug in str(notice) for bug in BUGS):
+            raise SimulationFailed(f"{asked.name} failed by a bug: {notice}")
         if notice.kind == "savepoint_completed" and asked.savepoint is not None:
             with self._world.storage.quiet():
                 manifest = read_savepoint(self._world, asked.savepoint)
