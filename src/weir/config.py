@@ -182,6 +182,10 @@ class Settings:
     """Most bytes of rows that have come back in a loop, and wait, that one subtask keeps in memory. More go to a local
     file, and no new rows are let into the loop meanwhile."""
 
+    loop_disk_max: Size = "10GB"
+    """Most bytes of such rows that one subtask keeps in local files. A loop that needs more fails: its step feeds back
+    more rows than it lets go."""
+
     watermark_interval: Duration = "100ms"
     """How often watermarks are made from what came in since."""
 
@@ -231,6 +235,7 @@ class Settings:
             raise ConfigError(f"Settings.max_parallelism: {self.max_parallelism} is above {MAX_PARALLELISM_LIMIT}")
         size_bytes(self.batch_bytes_max, "Settings.batch_bytes_max")
         size_bytes(self.loop_memory_max, "Settings.loop_memory_max")
+        size_bytes(self.loop_disk_max, "Settings.loop_disk_max")
         for name in ("buffer_timeout", "watermark_interval", "heartbeat_interval", "heartbeat_timeout"):
             duration_ms(getattr(self, name), f"Settings.{name}")
         for name in ("launch_timeout", "stop_timeout"):

@@ -1,8 +1,9 @@
 """Rows that wait at the head of a loop: in memory, and beyond a limit in local files.
 
 Comes in: batches that came back over back-edges. Goes out: the same batches in their
-order; and each of them, for as long as a log refers to it, however late it is read. Takes
-whatever comes: a loop whose head could be full would stand still for ever.
+order; and each of them, for as long as a log refers to it, however late it is read. Never
+makes anybody wait: a loop whose head could do that would stand still for ever. It says when
+more waits than the disk was meant to hold; then the loop is at fault, and not its head.
 """
 
 from __future__ import annotations
@@ -81,9 +82,10 @@ class _Spilled:
 class Backlog:
     """What has come back and was not sent on yet, first in, first out."""
 
-    def __init__(self, memory_bytes_max: int, directory: str | None) -> None:
+    def __init__(self, memory_bytes_max: int, disk_bytes_max: int, directory: str | None) -> None:
         """`directory`: for local files; None: that for temporary ones."""
         self._memory_bytes_max = memory_bytes_max
+        self._disk_bytes_max = disk_bytes_max
         self._directory = directory
         self._waiting: deque[Waiting] = deque()
         self._segment: _Segment | None = None
@@ -97,6 +99,11 @@ class Backlog:
     def is_over(self) -> bool:
         """Whether more waits than memory may hold."""
         return self.size_bytes > self._memory_bytes_max
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether more waits in local files than they may hold."""
+        return self.size_bytes - self._held_bytes > self._disk_bytes_max
 
     def put(self, batch: pa.RecordBatch) -> Waiting:
         """Take a batch, always."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from weir.errors import DataError, ProtocolViolation
+from weir.errors import DataError, JobError, ProtocolViolation
 from weir.ids import CheckpointId, SubtaskId, Uid
 from weir.operators.base import Frozen
 from weir.operators.loop import LOG, FrozenLog, LoopHeadOperator
@@ -142,6 +142,12 @@ class LoopHeadSubtask(InnerSubtask):
                 )
             columns = element.columns
             waiting = self._backlog.put(pa.RecordBatch.from_arrays(columns, schema=self._head.rows))
+            if self._backlog.is_hopeless:
+                raise JobError(
+                    f"{self._head.label}: {self._backlog.size_bytes / 1e6:,.1f} MB of rows that were fed back wait at "
+                    "the head of the loop, more than Settings.loop_disk_max allows in local files. A step that feeds "
+                    "back more rows than it lets go never ends; if this one does, raise the setting"
+                )
             self._keep(RowsReturned(channel), waiting)
         elif isinstance(element, Barrier):
             self._keep(BarrierReturned(channel, element.checkpoint))

@@ -290,7 +290,8 @@ class _Builder:
         else:
             alignment = ExactlyOnceAlignment(len(channels))
         if back:
-            waits = Backlog(size_bytes(settings.loop_memory_max), self._ports.directory)
+            limits = size_bytes(settings.loop_memory_max), size_bytes(settings.loop_disk_max)
+            waits = Backlog(*limits, self._ports.directory)
             make = partial(LoopHeadSubtask, back=back, backlog=waits)
         else:
             make = InnerSubtask

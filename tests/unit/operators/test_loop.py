@@ -13,7 +13,7 @@ import pytest
 
 import weir
 from weir.api.build import Options
-from weir.errors import DataError, PlanError, SchemaError
+from weir.errors import DataError, JobError, PlanError, SchemaError
 from weir.operators.base import Emit, Operator, OperatorSpec
 from weir.runtime.backlog import Backlog
 from weir.testing import collect_local, run_local
@@ -91,6 +91,16 @@ def test_a_loop_that_grows_spills_to_a_file_takes_checkpoints_and_comes_to_its_e
     assert Counter(result["out"]["id"].to_pylist()) == dict.fromkeys(range(20), 1_024)
     assert result.restarts == 2
     assert len(spilled) > 10
+
+
+def test_a_loop_that_only_grows_fails_at_the_limit_of_its_files() -> None:
+    def step(rows: weir.Stream) -> tuple[weir.Stream, weir.Stream]:
+        return rows.flat_map(lambda row: [(row.id, row.n)] * 2, SCHEMA, uid="twice"), rows.filter(pl.col("n") < 0)
+
+    env = environment(1, loop_memory_max=1_000, loop_disk_max=100_000)
+    env.from_collection(ROWS, SCHEMA, uid="rows").iterate(step, uid="loop").print(uid="out")
+    with pytest.raises(JobError, match=r"(?s)loop.*0\.\d MB of rows that were fed back wait.*Settings\.loop_disk_max"):
+        run_local(env)
 
 
 def test_rows_are_fed_back_through_another_exchange_and_side_outputs_and_unions() -> None:
