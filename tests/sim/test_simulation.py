@@ -28,6 +28,7 @@ FIRST_SEED = {
     "commit_before_publication": 11,
     "deleted_timer_fires": 78,
     "drain_drops_what_was_read": 47,
+    "drained_input_is_over_for_good": 1_564,
     "drained_source_counts_as_read": 47,
     "every_attempt_starts_from_the_savepoint": 68,
     "failed_savepoint_is_left_half_written": 110,

@@ -9,7 +9,7 @@ from typing import Any
 from tests.sim.patching import all_of, patched
 from weir.operators.async_map import STATE as IN_FLIGHT
 from weir.operators.async_map import _batches, _FrozenRows, _MapAsync
-from weir.operators.base import Frozen
+from weir.operators.base import Frozen, Restored
 from weir.operators.join_base import LEFT
 from weir.operators.join_interval import _IntervalHalf
 from weir.operators.join_panes import RunPanes
@@ -95,6 +95,15 @@ def watermark_is_forgotten_on_restore() -> AbstractContextManager[None]:
         self._watermark_us = NEVER_US
 
     return patched(WindowAggregateOperator, "open", open_anew)
+
+
+def drained_input_is_over_for_good() -> AbstractContextManager[None]:
+    """Event time has ended with a drain, so that whatever a run from its savepoint reads is late."""
+
+    def watermark_us(self: Restored) -> int:
+        return min((part.value["watermark_us"] for part in self.inline if part.value is not None), default=NEVER_US)
+
+    return patched(Restored, "watermark_us", property(watermark_us))
 
 
 def late_rows_are_dropped() -> AbstractContextManager[None]:
@@ -243,6 +252,7 @@ TIME_VARIANTS = (
     panes_are_forgotten_on_restore,
     ended_source_is_waited_for,
     watermark_is_forgotten_on_restore,
+    drained_input_is_over_for_good,
     late_rows_are_dropped,
     sessions_are_not_merged,
     sessions_are_forgotten_on_restore,

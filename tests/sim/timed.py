@@ -42,6 +42,8 @@ class Timed:
     answer: Callable[[Sequence[Row]], Answer]
     kind: Literal["final", "conserved"] = "final"
     sources: int = 1
+    forgets: bool = True
+    """Whether nothing is left of the rows before, once event time has ended."""
 
     @property
     def sink_uid(self) -> str:
@@ -332,12 +334,12 @@ def _as_of(how: Any) -> Timed:
         ]
         return [pair for pair in found if how == "left" or pair[1] >= 0]
 
-    return Timed("join", apply, answer, sources=2)
+    return Timed("join", apply, answer, sources=2, forgets=False)
 
 
 _WINDOWS = Timed("window", _windows, _of_windows)
 _SESSIONS = Timed("session", _sessions, _of_sessions)
 _CHAINED = Timed("chained", _chained, _of_chained)
-_LATE = Timed("late", _late, _of_late, kind="conserved")
-_ALARMS = Timed("alarms", _alarms, _of_alarms)
+_LATE = Timed("late", _late, _of_late, kind="conserved", forgets=False)
+_ALARMS = Timed("alarms", _alarms, _of_alarms, forgets=False)
 _DELAYS = Timed("delays", _delays, lambda rows: [(id, key) for id, key, _ in rows])

@@ -63,6 +63,11 @@ class Users:
         done = [asked for asked in self._asked.values() if asked.answer == "done"]
         return [asked.savepoint for asked in done if asked.savepoint is not None]
 
+    @property
+    def gave_up_draining(self) -> bool:
+        """A drain was not carried through: the job goes on, and parts of it may have put out what was open already."""
+        return any(name.startswith(Then.DRAIN.value) and asked.answer != "done" for name, asked in self._asked.items())
+
     def act(self) -> None:
         """Ask for what is due, as soon as the job runs."""
         while self._requests and self._requests[0][0] <= self._world.steps:

@@ -26,6 +26,7 @@ from weir.operators.sink import Sink
 from weir.operators.source import Source
 from weir.runtime.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest
+from weir.snapshot.watermarks import END_US
 
 PARALLELISM_MAX = 4
 SCHEME = "simulated"
@@ -48,6 +49,8 @@ class SinkExpectation:
     """final, conserved: what may be there at any time."""
     needed: Sequence[tuple[Any, ...]] = ()
     """final, conserved: what must be there of it at the end, because no run before can have known it."""
+    is_unclear: bool = False
+    """final, conserved: what must be there depends on where runs before were flushed."""
 
 
 @dataclass
@@ -67,8 +70,10 @@ class Job:
     """Another region of the same job, with which this one shares nothing."""
     timed: Timed | None = None
     """What this region does in event time, instead of steps and ends of the other sort."""
-    was_drained: bool = False
-    """A run before has ended its input early, and so perhaps what was open in event time."""
+    was_flushed: bool = False
+    """The run that this one goes on from had ended its input, and put out what was open in event time."""
+    is_unclear: bool = False
+    """The same of one before that, or a drain was given up: what was open then is not told apart here."""
 
     def plan(self, rng: random.Random) -> Plan:
         """The plan at a parallelism that is drawn anew; the answer does not depend on it."""
@@ -166,6 +171,9 @@ class Job:
 
     def _timed_expectation(self, timed: Timed, read: Sequence[Row]) -> SinkExpectation:
         every = [row for _, of_source in self.sources for row in of_source]
+        if self.was_flushed:
+            read = [row for row in read if row not in self.before]
+            every = [row for row in every if row not in self.before]
         whole = timed.answer(every)
         known = Counter(timed.answer([row for row in every if row in self.before]))
         return SinkExpectation(
@@ -175,6 +183,7 @@ class Job:
             self.ends[0][1],
             whole=whole,
             needed=list((Counter(whole) - known).elements()),
+            is_unclear=self.is_unclear or (self.was_flushed and not timed.forgets),
         )
 
     def states(self, read: Sequence[Row]) -> dict[str, dict[int, tuple[int, int]]]:
@@ -183,15 +192,29 @@ class Job:
         states = {f"{self.prefix}{end}": totals_of(self._answer(read)) for end in checked}
         return states if self.beside is None else {**states, **self.beside.states(read)}
 
-    def going_on(self, before: Sequence[Row], external: External, place: str, *, was_drained: bool) -> Job:
+    def going_on(
+        self, manifest: Manifest, external: External, place: str, *, before: Sequence[Row], is_unclear: bool
+    ) -> Job:
         """The same job behind a savepoint, with sinks of its own."""
         ends = [(end, _sink_like(sink, external, f"{place}/out/{self.prefix}{end}")) for end, sink in self.ends]
-        beside = None if self.beside is None else self.beside.going_on(before, external, place, was_drained=was_drained)
+        beside = self.beside and self.beside.going_on(manifest, external, place, before=before, is_unclear=is_unclear)
         for source, _ in self.sources:
             if isinstance(source, SimSource):
                 source.reached.clear()
-        was_drained = was_drained or self.was_drained
-        return replace(self, ends=ends, before=frozenset(before), beside=beside, was_drained=was_drained)
+        return replace(
+            self,
+            ends=ends,
+            before=frozenset(before),
+            beside=beside,
+            was_flushed=self.timed is not None and self._has_ended(manifest),
+            is_unclear=is_unclear or self.is_unclear or self.was_flushed,
+        )
+
+    def _has_ended(self, manifest: Manifest) -> bool:
+        """Whether event time had ended in this region."""
+        own = [operator for uid, operator in manifest.operators.items() if uid.startswith(self.prefix)]
+        inlines = [part.inline for operator in own for part in operator.parts if isinstance(part.inline, dict)]
+        return any(inline.get("watermark_us") == END_US for inline in inlines)
 
     def _answer(self, rows: Sequence[Row]) -> list[Row]:
         own = {row for _, of_source in self.sources for row in of_source}

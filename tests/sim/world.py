@@ -251,8 +251,10 @@ class World:
 
     def _goes_on(self, after: World, savepoint: str) -> Job:
         with self.storage.quiet():
-            read = after.job.rows_read(read_savepoint(after, savepoint), savepoint_files(after, savepoint))
-        return after.job.going_on(read, self.external, self.place, was_drained=bool(after.users.drained))
+            manifest = read_savepoint(after, savepoint)
+            read = after.job.rows_read(manifest, savepoint_files(after, savepoint))
+        is_unclear = after.users.gave_up_draining
+        return after.job.going_on(manifest, self.external, self.place, before=read, is_unclear=is_unclear)
 
     def _has_finished(self) -> bool:
         for driver in list(self.drivers):
