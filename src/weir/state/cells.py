@@ -27,7 +27,10 @@ MERGE_ENTRIES_PER_KEY = 2
 """Entries that are merged with each batch: more than its keys, since each of those may add one."""
 
 PIECE_KEYS = 5_000
-"""Keys that a background thread takes at once: more would hold up the stream, which shares the interpreter."""
+"""Keys that become one table: more would hold up the stream, which shares the interpreter, fewer cost more in all."""
+
+STEP_KEYS = 1_000
+"""Keys that are copied at once. The loop cannot have the interpreter back before that is done."""
 
 Piece: TypeAlias = tuple[list[Key], list[Any]]
 """Some keys and their values."""
@@ -94,8 +97,8 @@ class View:
         for depth, layer in enumerate(layers):
             newer = layers[:depth]
             keys, values = iter(layer), iter(layer.values())
-            while piece := list(islice(keys, PIECE_KEYS)):
-                held = list(islice(values, PIECE_KEYS))
+            while piece := _take(keys):
+                held = _take(values)
                 if newer:
                     kept = [not _is_in(newer, key) for key in piece]
                     piece, held = list(compress(piece, kept)), list(compress(held, kept))
@@ -125,6 +128,16 @@ class View:
     def release(self) -> None:
         self._copy = None
         self._release(self)
+
+
+def _take(entries: Iterator[Any]) -> list[Any]:
+    taken: list[Any] = []
+    while room := min(STEP_KEYS, PIECE_KEYS - len(taken)):
+        before = len(taken)
+        taken += islice(entries, room)
+        if len(taken) == before:
+            break
+    return taken
 
 
 def _is_in(layers: Sequence[Cells], key: Key) -> bool:

@@ -43,6 +43,7 @@ def test_views_and_reads_agree_with_a_dictionary_however_little_is_merged_at_a_t
 ) -> None:
     monkeypatch.setattr(cells, "MERGE_ENTRIES_LEAST", 3)
     monkeypatch.setattr(cells, "PIECE_KEYS", 7)
+    monkeypatch.setattr(cells, "STEP_KEYS", 3)
     chance = random.Random(seed)
     state, held = layers()
     model: dict[int, int] = {}
