@@ -1,12 +1,9 @@
 """Nexmark q12, processing time windows: how many bids each bidder makes, in every ten seconds by the wall clock.
 
-    python examples/nexmark/q12.py [EVENTS]
-
-Processing time is an event time like any other, once rows are stamped with it as they come in.
+python examples/nexmark/q12.py [EVENTS]
 """
 
 import sys
-from datetime import datetime, timezone
 from typing import Any
 
 import polars as pl
@@ -15,15 +12,9 @@ import weir
 from weir import connectors as io
 
 
-def stamped(bids: pl.DataFrame) -> pl.DataFrame:
-    return bids.with_columns(arrived=pl.lit(datetime.now(timezone.utc).replace(tzinfo=None), pl.Datetime("us")))
-
-
 def query(env: weir.Environment, events: int, **options: Any) -> weir.Stream:
     bids = env.read(io.Nexmark(events, "bid", columns=["bidder"], **options), uid="bids")
-    arrived = bids.map_batches(stamped, "bidder long, arrived timestamp_ntz", kind="polars", uid="stamped")
-    # A clock may be set back a little.
-    timed = arrived.with_watermarks(weir.bounded_disorder("arrived", "1s"), uid="time")
+    timed = bids.with_processing_time("arrived", uid="time")
     return timed.key_by("bidder").window(weir.tumbling("10s")).agg(bids=weir.count(), uid="counts")
 
 

@@ -113,6 +113,7 @@ SIGNATURES = {
     ),
     "Environment.submit": f"(self, name: 'str | None' = None, *, {STARTING}) -> 'JobHandle'",
     "Stream.side": "(self, tag: 'str') -> 'Stream'",
+    "Stream.with_processing_time": f"(self, column: 'str' = 'processing_time', *, {OPTIONS}) -> 'Stream'",
     "Stream.with_watermarks": f"(self, strategy: 'WatermarkStrategy', *, {OPTIONS}) -> 'Stream'",
     "Stream.select": f"(self, *expressions: 'pl.Expr | str', {OPTIONS}, **named: 'Any') -> 'Stream'",
     "Stream.with_columns": f"(self, *expressions: 'pl.Expr | str', {OPTIONS}, **named: 'Any') -> 'Stream'",

@@ -29,6 +29,7 @@ from weir.operators.batch_results import BatchKind
 from weir.operators.batches import MapBatches
 from weir.operators.calls import ONCE, CallPolicy, Retry
 from weir.operators.expressions import Filter, Select, WithColumns
+from weir.operators.processing_time import AssignProcessingTime
 from weir.operators.rows import FilterRows, FlatMapRows, MapRows
 from weir.operators.sink import Sink
 from weir.operators.watermarks import AssignWatermarks, WatermarkStrategy
@@ -259,6 +260,28 @@ class Stream:
             raise PlanError(f"{strategy!r} is no watermark strategy; write for example bounded_disorder('ts', '2s')")
         time = TimeColumn(strategy.column)
         return self._apply("watermarks", lambda: AssignWatermarks(strategy), Options(uid, name, parallelism), time=time)
+
+    def with_processing_time(
+        self,
+        column: str = "processing_time",
+        *,
+        uid: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Stamp each row with the wall clock as it comes in, in a new column, and let windows, timers and joins behind
+        go by that. Their time passes whether rows come or not. Rows that are read again after a failure are stamped
+        again: unlike that of event time, the answer depends on when a job ran.
+
+        >>> import weir
+        >>> bids = weir.Environment().from_collection([(1,)], "auction long")
+        >>> bids.with_processing_time("seen").key_by("auction").window(weir.tumbling("10s")).agg(n=weir.count())
+        Stream[auction bigint, window_start timestamp_ntz, window_end timestamp_ntz, n bigint]
+        """
+        if not isinstance(column, str) or not column:
+            raise PlanError(f"with_processing_time: {column!r} is not the name of a column")
+        options = Options(uid, name, parallelism)
+        return self._apply("processing time", lambda: AssignProcessingTime(column), options, time=TimeColumn(column))
 
     def side(self, tag: str) -> Stream:
         """A side output of the operator that made this stream, such as the late rows of a window."""

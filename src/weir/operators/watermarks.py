@@ -213,7 +213,9 @@ class AssigningWatermarks(Operator):
         if self._repeated_us > self._passed_us:
             self._passed_us = self._repeated_us
             return Watermark(self._passed_us)
-        if not self._has_rows:
+        # A user's generator may know that time has passed also where no rows came.
+        time_us = min((split.watermark_us for split in self._splits.values()), default=NEVER_US)
+        if not self._has_rows and time_us <= self._passed_us:
             if is_starved:
                 return self._rest(now_ms)
             self._idle_since_ms = None  # rows that cannot be handed on for want of room are no idleness
@@ -221,7 +223,6 @@ class AssigningWatermarks(Operator):
         self._has_rows = False
         self._idle_since_ms = None
         self._is_idle = False
-        time_us = min((split.watermark_us for split in self._splits.values()), default=NEVER_US)
         if time_us <= self._passed_us:
             return None
         self._passed_us = time_us

@@ -151,3 +151,24 @@ def test_times_with_and_without_a_zone_are_the_same_instants() -> None:
     assert (
         as_us(datetime(1970, 1, 1, 0, 0, 1)) == as_us(datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc)) == 1_000_000
     )
+
+
+class Clock(weir.WatermarkGenerator):
+    now_us = 0
+
+    def observe(self, rows: pl.DataFrame) -> None:
+        return None
+
+    def periodic(self) -> int:
+        return Clock.now_us
+
+
+def test_a_generator_is_asked_now_and_then_also_while_no_rows_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = opened(weir.watermarks_by("ts", Clock, idle_after="100ms"))
+    fed(operator, 5)
+    for now_ms, time_us in ((0, 10), (100, 20), (200, 30)):
+        monkeypatch.setattr(Clock, "now_us", time_us)
+        assert operator.generated(now_ms, is_starved=True) == Watermark(time_us)
+    # Only when time stands still, too, it is idle.
+    assert operator.generated(300, is_starved=True) is None
+    assert operator.generated(400, is_starved=True) == StreamIdle()
