@@ -46,8 +46,11 @@ sim: $(DEV) ## SEEDS=1000: that many simulated runs; SEED=n: replay one of them 
 	$(BIN)/python -m tests.sim.run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 bench: $(RUN) ## each workload once, one JSON line each
-	for workload in filter keyed-sum keyed-process keyed-batches latency recovery; do \
+	for workload in filter keyed-sum keyed-process keyed-batches window sliding session interval-join latency recovery; do \
 	  $(JAVA) $(BIN)/weir bench $$workload --json; \
+	done
+	for query in q0 q1 q2 q5 q7 q8 q11; do \
+	  $(JAVA) $(BIN)/weir bench nexmark --query $$query --json; \
 	done
 
 clean: ## remove caches and what runs left behind; keeps the environment
