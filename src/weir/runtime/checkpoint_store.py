@@ -188,7 +188,10 @@ class CheckpointStore:
         return self._named[checkpoint]
 
     def finish(self) -> None:
-        """Note that the run has ended and committed everything; sweep up what late uploads have left."""
+        """Note that the run has ended and committed everything; sweep up what late uploads have left. A driver that was
+        overtaken since says nothing: the run that goes on is not finished."""
+        if self._attempt is not None:
+            self._check_newest(self._attempt)
         self._storage.publish(layout.FINISHED_FILE, b"{}")
         self.retire(self._oldest_kept)
 

@@ -121,6 +121,19 @@ def test_a_resumed_run_is_not_finished_any_more() -> None:
         store_of(storage).adopt("run-3", resume=False)
 
 
+def test_a_driver_that_was_overtaken_while_it_finished_does_not_end_the_other_run() -> None:
+    storage = FaultyStorage()
+    first, second = store_of(storage), store_of(storage)
+    first.adopt("run-1", resume=False)
+    first.publish(manifest(1, first.claim().attempt))
+    second.adopt("run-2", resume=True)
+    second.claim()
+    with pytest.raises(OwnershipError, match="taken over"):
+        first.finish()
+    with pytest.raises(OwnershipError, match="earlier run"):
+        store_of(storage).adopt("run-3", resume=False)
+
+
 def test_adopting_again_after_a_lost_reply_finds_that_it_is_done() -> None:
     storage = FaultyStorage()
     storage.lose_reply("create", LOST)
