@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from weir.graph.plan import Plan
-from weir.operators.base import OperatorSpec
+from weir.operators.base import OperatorSpec, is_progress
 from weir.runtime.compatibility import stored_schema
 from weir.runtime.savepoints import origin_at
 from weir.runtime.state_files import CheckpointFiles
@@ -68,7 +68,7 @@ def _operator(
     uid: str, operator: OperatorSnapshot, spec: object, *, manifest: Manifest, files: CheckpointFiles, known: bool
 ) -> list[Finding]:
     findings = []
-    if any(part.inline is not None for part in operator.parts):
+    if any(part.inline is not None and not is_progress(part.inline) for part in operator.parts):
         gone = Finding(uid, None, Fate.DROPPED, "there is no operator with this uid")
         findings.append(Finding(uid, None, Fate.RESTORED) if known else gone)
     for state in sorted(_states(operator)):

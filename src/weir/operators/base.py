@@ -73,6 +73,15 @@ class Frozen:
     states: Mapping[str, FrozenState] = field(default_factory=dict)
 
 
+WATERMARK = "watermark_us"
+"""What operators that know event time call it in `inline`."""
+
+
+def is_progress(inline: Json) -> bool:
+    """Whether this says how far event time had come, which is nothing to be missed when the operator is gone."""
+    return isinstance(inline, dict) and WATERMARK in inline
+
+
 @dataclass(frozen=True)
 class InlinePart:
     """The inline JSON that subtask `index` of `parallelism` had put into the checkpoint."""
@@ -104,8 +113,8 @@ class Restored:
 
     @property
     def watermark_us(self) -> int:
-        """How far event time had come, for operators that keep it as `watermark_us` in `inline`."""
-        known = [part.value["watermark_us"] for part in self.inline if part.value is not None]
+        """How far event time had come, for operators that keep it in `inline`."""
+        known = [part.value[WATERMARK] for part in self.inline if part.value is not None]
         time_us = min(known, default=NEVER_US)
         # An input that was drained, and now goes on after all: not everything is late because of that. How far it
         # really had come those who make the watermarks know, and say it again.

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from weir.errors import PlanError, ProtocolViolation
 from weir.operators.aggregate_state import BATCH_ROWS_MAX
-from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.base import WATERMARK, Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.join_base import LEFT, RIGHT, Half, restored_progress, row_times
 from weir.operators.join_output import JoinLayout, Pieces
 from weir.operators.join_panes import RunPanes, rows_verdict
@@ -135,7 +135,7 @@ class AsOfJoinOperator(Operator):
             LEFT: self._left.panes.freeze(self._context.max_parallelism),
             RIGHT: self._versions.freeze(self._context.max_parallelism),
         }
-        return Frozen({"watermark_us": self._watermark_us, "rows_late": self.rows_late}, states)
+        return Frozen({WATERMARK: self._watermark_us, "rows_late": self.rows_late}, states)
 
     def _emit(self, batch: pa.RecordBatch, times: Ints, pieces: Pieces) -> None:
         alone = np.ones(batch.num_rows, np.bool_)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from weir.errors import DataError, PlanError, ProtocolViolation
 from weir.operators.aggregate_state import BATCH_ROWS_MAX
-from weir.operators.base import Emit, Frozen, Operator, OperatorContext, Restored
+from weir.operators.base import WATERMARK, Emit, Frozen, Operator, OperatorContext, Restored
 from weir.operators.join_panes import RunPanes
 from weir.operators.join_runs import Run
 from weir.operators.join_side import JoinSide, gathered
@@ -100,7 +100,7 @@ class BufferedJoin(Operator):
             state: half.panes.freeze(self._context.max_parallelism)
             for state, half in zip((LEFT, RIGHT), self._halves, strict=True)
         }
-        return Frozen({"watermark_us": self._watermark_us, "rows_late": self.rows_late}, states)
+        return Frozen({WATERMARK: self._watermark_us, "rows_late": self.rows_late}, states)
 
     def _late(self, times: Ints) -> Mask | None:
         """Which rows come too late; None: none does."""

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from weir.errors import UserCodeError, WeirError
-from weir.operators.base import Emit, Frozen, OperatorContext, Restored
+from weir.operators.base import WATERMARK, Emit, Frozen, OperatorContext, Restored
 from weir.operators.function_context import NO_KEY, Moment, ProcessContext, Timers
 from weir.operators.functions import KeyedFunction, States, keyed_states, operator_states
 from weir.operators.keyed_rows import KeyedRowOperator
@@ -323,7 +323,7 @@ class FunctionOperator(KeyedRowOperator):
 
     def freeze(self) -> Frozen:
         frozen = super().freeze()
-        inline = {"watermark_us": self._moment.watermark_us} if self._opened else None
+        inline = {WATERMARK: self._moment.watermark_us} if self._opened else None
         if self._timers is None:
             return replace(frozen, inline=inline)
         return Frozen(inline, {**frozen.states, TIMERS: self._timers.freeze()})

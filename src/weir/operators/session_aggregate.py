@@ -18,7 +18,7 @@ from weir.errors import CheckpointError, ProtocolViolation
 from weir.operators.aggregate import HELD_KEYS_MAX, JUDGED_ROWS_MIN, PASSED_ROWS, WORTHWHILE_RATIO_MAX
 from weir.operators.aggregate_layout import check_same_columns
 from weir.operators.aggregate_state import Accumulators, in_batches
-from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.base import WATERMARK, Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.session_store import SessionStore
 from weir.operators.user_code import operator_label
 from weir.operators.window_definition import WindowDefinition, shown
@@ -212,7 +212,7 @@ class SessionAggregateOperator(Operator):
     def freeze(self) -> Frozen:
         if self._changed:
             raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
-        inline = {"watermark_us": self._watermark_us, "rows_late": self.rows_late}
+        inline = {WATERMARK: self._watermark_us, "rows_late": self.rows_late}
         store, slots = self._store, self._store.alive
         keys, numbers = store.freeze()
         times = [pa.array(store.starts(slots)), pa.array(store.lasts(slots))]

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from weir.config import Duration, duration_ms
 from weir.errors import DataError, PlanError, SchemaError
-from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.base import WATERMARK, Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.user_code import operator_label, user_code_error
 from weir.snapshot.elements import StreamIdle, Watermark
 from weir.snapshot.watermark_groups import limit_us
@@ -143,7 +143,7 @@ class AssigningWatermarks(Operator):
         known = [part.value["splits"].get(ONLY, NEVER_US) for part in own or parts]
         self._restored[ONLY] = min(known, default=NEVER_US)
         # What was told before the restart is told again, so that a stream without new rows holds nothing back.
-        self._repeated_us = min((part.value["passed_us"] for part in own or parts), default=NEVER_US)
+        self._repeated_us = min((part.value[WATERMARK] for part in own or parts), default=NEVER_US)
 
     def reading(self, split: str, still_open: Collection[str] | None) -> None:
         """The next rows come from this split. `still_open`: all that may still have rows; None: nobody knows."""
@@ -235,7 +235,7 @@ class AssigningWatermarks(Operator):
 
     def freeze(self) -> Frozen:
         known = {split: found.latest_us for split, found in self._splits.items()}
-        return Frozen({"splits": {**self._restored, **known}, "passed_us": max(self._passed_us, self._repeated_us)})
+        return Frozen({"splits": {**self._restored, **known}, WATERMARK: max(self._passed_us, self._repeated_us)})
 
     def _rest(self, now_ms: float) -> StreamIdle | None:
         if self._strategy.idle_after_ms is None or self._is_idle:

@@ -20,7 +20,7 @@ from weir.operators.aggregate import JUDGED_ROWS_MIN, PASSED_ROWS, WORTHWHILE_RA
 from weir.operators.aggregate_frames import distinct
 from weir.operators.aggregate_layout import check_same_columns
 from weir.operators.aggregate_state import blamed, in_batches
-from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.base import WATERMARK, Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.user_code import operator_label
 from weir.operators.window_definition import WindowDefinition, shown
 from weir.operators.window_panes import PaneGroup, PaneStore
@@ -231,7 +231,7 @@ class WindowAggregateOperator(Operator):
     def freeze(self) -> Frozen:
         if self._changed:
             raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
-        inline = {"watermark_us": self._watermark_us, "rows_late": self.rows_late}
+        inline = {WATERMARK: self._watermark_us, "rows_late": self.rows_late}
         panes = self._store.freeze()
         return Frozen(inline, {STATE: FrozenPanes(self._spec.stored, panes, self._context.max_parallelism)})
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from weir.errors import CheckpointError, PlanError
 from weir.operators.aggregate_layout import check_same_columns
-from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.base import WATERMARK, Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.row_codec import emit
 from weir.operators.user_code import operator_label, user_code_error
 from weir.operators.watermarks import check_time_column
@@ -190,7 +190,7 @@ class WindowRowsOperator(Operator):
         self._flushed = count
 
     def freeze(self) -> Frozen:
-        inline = {"watermark_us": self._watermark_us, "rows_late": self.rows_late, "wake_ms": self._wake_ms}
+        inline = {WATERMARK: self._watermark_us, "rows_late": self.rows_late, "wake_ms": self._wake_ms}
         return Frozen(inline, {STATE: self._buffer.freeze(self._context)})
 
     # --- Which rows are of which window ---

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from weir.errors import CheckpointError
 from weir.graph.plan import Plan
-from weir.operators.base import OperatorSpec, key_group_range
+from weir.operators.base import OperatorSpec, is_progress, key_group_range
 from weir.runtime.ports import Storage
 from weir.runtime.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest, OperatorSnapshot
@@ -34,7 +34,7 @@ def check_compatible(manifest: Manifest, plan: Plan, storage: Storage, *, may_dr
     operators = {operator.uid: operator for vertex in plan.vertices for operator in vertex.operators}
     for uid, snapshot in manifest.operators.items():
         held = {state for part in snapshot.parts for state in part.states}
-        inline = any(part.inline is not None for part in snapshot.parts)
+        inline = any(part.inline is not None and not is_progress(part.inline) for part in snapshot.parts)
         operator = operators.get(uid)
         if operator is None:
             if held or inline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,17 +124,19 @@ def test_run_raises_what_the_job_failed_with(launcher: FakeLauncher) -> None:
         small_job().run(progress=False)
 
 
-def test_the_command_lines_options_win_over_the_scripts(launcher: FakeLauncher) -> None:
+def test_the_command_lines_options_win_over_the_scripts(launcher: FakeLauncher, tmp_path: Path) -> None:
     seen: list[str] = []
     env = small_job(checkpoints=weir.Checkpoints(every="1s"))
-    with overriding(resume=True, checkpoints_to="there", progress=lambda handle: seen.append(handle.status)):
+    with overriding(resume=True, checkpoints_to=str(tmp_path), progress=lambda handle: seen.append(handle.status)):
         env.run(progress=False)
     assert launcher.config.resume
-    assert launcher.config.checkpoints == weir.Checkpoints(every="1s", to="there")
+    assert launcher.config.checkpoints == weir.Checkpoints(every="1s", to=str(tmp_path))
     assert seen[-1] == "finished"
 
 
-def test_a_checkpoint_location_from_the_command_line_lets_the_job_restart(launcher: FakeLauncher) -> None:
-    with overriding(checkpoints_to="there"):
+def test_a_checkpoint_location_from_the_command_line_lets_the_job_restart(
+    launcher: FakeLauncher, tmp_path: Path
+) -> None:
+    with overriding(checkpoints_to=str(tmp_path)):
         small_job().submit()
     assert launcher.config.restart == weir.ExponentialDelay()

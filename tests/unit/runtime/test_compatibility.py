@@ -65,6 +65,8 @@ def test_state_that_no_operator_claims_may_be_dropped_when_the_user_says_so_but_
 
 def test_an_operator_without_state_may_be_removed() -> None:
     check_compatible(manifest(gone=(None, {})), plan(), MemoryStorage(0))
+    # How far event time had come is nothing to be missed.
+    check_compatible(manifest(gone=({"watermark_us": 5, "rows_late": 1}, {})), plan(), MemoryStorage(0))
 
 
 def test_a_state_table_that_the_operator_no_longer_has_is_refused_by_name() -> None:
