@@ -24,7 +24,7 @@ FIRST_SEED = {
     "bases_are_not_kept": 17,
     "changed_pane_counts_as_written": 454,
     "changes_of_an_aborted_checkpoint_are_forgotten": 5,
-    "claim_without_a_second_look": 1_183,
+    "claim_without_a_second_look": 642,
     "commit_before_publication": 11,
     "deleted_timer_fires": 78,
     "drain_drops_what_was_read": 47,
