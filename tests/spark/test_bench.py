@@ -22,13 +22,23 @@ from weir.service.bench.nexmark import run_nexmark
 from weir.service.bench.nexmark_answers import ANSWERS, Answer
 from weir.service.bench.recovery import run_recovery
 from weir.service.bench.soak import run_soak
+from weir.service.bench.windows import run_session, run_sliding, run_window
 
 REQUIRED = {"workload", "events", "seconds", "events_per_s", "checkpoints", "verified"}
 
 
 @pytest.mark.parametrize(
     "workload",
-    [run_filter, run_keyed_sum, run_keyed_process, run_keyed_batches, run_interval_join],
+    [
+        run_filter,
+        run_keyed_sum,
+        run_keyed_process,
+        run_keyed_batches,
+        run_interval_join,
+        run_window,
+        run_sliding,
+        run_session,
+    ],
     ids=lambda run: run.__name__,
 )
 def test_a_throughput_workload_verifies_itself(
@@ -86,9 +96,11 @@ def test_the_cost_of_checkpoints_is_a_ratio(embedded: Any) -> None:
     assert report.more["ratio_to_off"]["1s"] > 0
 
 
-def test_the_soak_samples_memory_and_draws_it(embedded: Any, tmp_path: Path) -> None:
-    report = run_soak(Options(events=1, checkpoint_every="1s"), minutes=0.06, plot=tmp_path / "soak.svg")
+@pytest.mark.parametrize("workload", ["keyed-sum", "interval-join"])
+def test_the_soak_samples_memory_and_draws_it(workload: str, embedded: Any, tmp_path: Path) -> None:
+    report = run_soak(Options(events=1, checkpoint_every="1s"), workload, minutes=0.06, plot=tmp_path / "soak.svg")
     assert report.events > 0
+    assert f"{workload} at full speed" in (tmp_path / "soak.svg").read_text()
     assert min(report.more["rss_end_mb"].values()) > 20
     assert (tmp_path / "soak.svg").read_text().startswith("<svg")
     lines = (tmp_path / "soak.csv").read_text().splitlines()

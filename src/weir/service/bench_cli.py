@@ -177,7 +177,7 @@ def bench_interval_join(
 
 
 def bench_window(
-    events: int = Events(100_000_000),
+    events: int = Events(400_000_000),
     parallelism: Parallelism = 2,
     json: Json = False,
     checkpoint_every: Every = "5s",
@@ -190,7 +190,7 @@ def bench_window(
     Data: 100,000 int64 keys in no order; five million rows in 10 s of event time, out of order by up to 1 s. The
     committed results must be exactly the true ones.
 
-    **Example:** `weir bench window --events 200000000 --json`
+    **Example:** `weir bench window --events 100000000 --json`
     """
     from weir.service.bench.windows import run_window
 
@@ -199,7 +199,7 @@ def bench_window(
 
 
 def bench_sliding(
-    events: int = Events(100_000_000),
+    events: int = Events(400_000_000),
     parallelism: Parallelism = 2,
     json: Json = False,
     checkpoint_every: Every = "5s",
@@ -220,7 +220,7 @@ def bench_sliding(
 
 
 def bench_session(
-    events: int = Events(50_000_000),
+    events: int = Events(100_000_000),
     parallelism: Parallelism = 2,
     json: Json = False,
     checkpoint_every: Every = "5s",
@@ -308,6 +308,9 @@ def bench_checkpoint_cost(
 
 
 def bench_soak(
+    workload: Annotated[
+        str, typer.Option("--workload", help="keyed-sum, window, sliding, session or interval-join.")
+    ] = "keyed-sum",
     minutes: Annotated[float, typer.Option("--minutes", min=0.05, help="How long.")] = 10,
     plot: Annotated[Path, typer.Option("--plot", help="An SVG of memory over time; a CSV goes beside it.")] = Path(
         "soak.svg"
@@ -319,16 +322,22 @@ def bench_soak(
     work: Work = None,
     debug: Debug = False,
 ) -> None:
-    """keyed-sum at full speed for minutes, sampling the memory of driver, JVM and workers every second.
+    """A workload at full speed for minutes, sampling the memory of driver, JVM and workers every second.
 
     Compares the resident memory at 20 % of the run with that at its end; workers and driver may grow by 10 %.
 
-    **Example:** `weir bench soak --minutes 60 --plot soak.svg`
+    **Example:** `weir bench soak --workload window --minutes 60 --plot soak.svg`
     """
     from weir.service.bench.soak import run_soak
 
     options = _options(1, parallelism, checkpoint_every, work=work)
-    _bench(lambda given: run_soak(given, minutes=minutes, plot=plot), options, json=json, master=master, debug=debug)
+    _bench(
+        lambda given: run_soak(given, workload, minutes=minutes, plot=plot),
+        options,
+        json=json,
+        master=master,
+        debug=debug,
+    )
 
 
 def _options(events: int, parallelism: int, checkpoint_every: str, *, work: str | None) -> Options:

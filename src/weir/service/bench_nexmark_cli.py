@@ -16,7 +16,7 @@ def bench_nexmark(
     query: Annotated[str, typer.Option("--query", "-q", help="q0 to q9, q11 to q20.")],
     events: Annotated[
         int, typer.Option("--events", "-n", min=1, help="Events of the whole stream: persons, auctions and bids.")
-    ] = 50_000_000,
+    ] = 100_000_000,
     events_per_second: Annotated[
         int, typer.Option("--events-per-second", min=1, help="How many of them there are in a second of event time.")
     ] = 1_000_000,

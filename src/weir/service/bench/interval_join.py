@@ -15,7 +15,7 @@ import pyarrow as pa
 import weir
 from weir import connectors
 from weir.service.bench.epochs import Arrays, Epoch
-from weir.service.bench.harness import Options, Report, bench
+from weir.service.bench.harness import Bench, Options, Report, bench
 
 KEYS = 1_000_000
 ROWS_PER_S = 500_000
@@ -105,15 +105,19 @@ def committed_pairs(epochs: list[Epoch]) -> tuple[int, int]:
     return rows, total % (1 << 64)
 
 
+def joined(it: Bench, rows: int | None) -> weir.Stream:
+    """The pairs of so many rows on each side; None: without end."""
+    strategy = weir.bounded_disorder("ts", DISORDER_US / 1e6)
+    left = it.read(connectors.Generator(rows, maker(1), SCHEMA)).with_watermarks(strategy, uid="left-time")
+    right = it.environment.read(connectors.Generator(rows, maker(2), SCHEMA), watermark=strategy, uid="right")
+    reach = INTERVAL_US / 1e6
+    return left.key_by("key").interval_join(right.key_by("key"), lower=-reach, upper=reach, uid="join")
+
+
 def run_interval_join(options: Options) -> Report:
     rows = max(options.events // 2, 1)
     with bench(options, "interval-join") as it:
-        strategy = weir.bounded_disorder("ts", DISORDER_US / 1e6)
-        left = it.read(connectors.Generator(rows, maker(1), SCHEMA)).with_watermarks(strategy, uid="left-time")
-        right = it.environment.read(connectors.Generator(rows, maker(2), SCHEMA), watermark=strategy, uid="right")
-        reach = INTERVAL_US / 1e6
-        pairs = left.key_by("key").interval_join(right.key_by("key"), lower=-reach, upper=reach, uid="join")
-        pairs.write(it.sink(PairSums), uid="sink")
+        joined(it, rows).write(it.sink(PairSums), uid="sink")
         run = it.run()
         found, expected = committed_pairs(run.epochs), true_pairs(rows)
         return it.report(run, verified=found == expected, pairs=found[0], true_pairs=expected[0])

@@ -1,6 +1,6 @@
-"""The soak: keyed-sum at full speed for minutes, with the memory of every process sampled.
+"""The soak: a workload at full speed for minutes, with the memory of every process sampled.
 
-Comes in: minutes. Goes out: a CSV of samples, a plot, and how flat the memory was after
+Comes in: a workload's name, minutes. Goes out: a CSV of samples, a plot, and how flat the memory was after
 its warm-up. Reads process sizes with `ps`; the job itself knows nothing of it.
 """
 
@@ -10,16 +10,19 @@ import csv
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import weir
 from weir import connectors
-from weir.service.bench import keyed_data
+from weir.errors import ConfigError
+from weir.service.bench import keyed_data, windows
 from weir.service.bench.harness import Bench, Options, Report, bench
+from weir.service.bench.interval_join import joined
 from weir.service.bench.plot import Series, line_plot
 from weir.service.progress import ENDED
 
@@ -43,19 +46,31 @@ class Sample:
     workers: int
 
 
-def run_soak(options: Options, *, minutes: float, plot: Path) -> Report:
+def _summed(it: Bench) -> weir.Stream:
+    rows = it.read(connectors.Generator(None, keyed_data.make_rows, keyed_data.SCHEMA))
+    return rows.key_by("key").agg(total=weir.sum("value"), uid="sum")
+
+
+WORKLOADS: dict[str, Callable[[Bench], weir.Stream]] = {
+    "keyed-sum": _summed,
+    **{name: partial(windows.counted, workload=name, events=None) for name in windows.WORKLOADS},
+    "interval-join": partial(joined, rows=None),
+}
+
+
+def run_soak(options: Options, workload: str = "keyed-sum", *, minutes: float, plot: Path) -> Report:
+    if workload not in WORKLOADS:
+        raise ConfigError(f"soak: there is no workload {workload!r}; there are {', '.join(WORKLOADS)}")
     with bench(options, "soak") as it:
-        rows = it.read(connectors.Generator(None, keyed_data.make_rows, keyed_data.SCHEMA))
-        sums = rows.key_by("key").agg(total=weir.sum("value"), uid="sum")
-        sums.write(connectors.Discard(), uid="sink")
+        WORKLOADS[workload](it).write(connectors.Discard(), uid="sink")
         samples, checkpoints = _sampled(it, seconds=minutes * 60)
     growth = {kind: growth_of(samples, kind) for kind in KINDS}
     write_csv(samples, plot.with_suffix(".csv"))
-    plot.write_text(plot_of(samples), encoding="utf-8")
+    plot.write_text(plot_of(samples, workload), encoding="utf-8")
     seconds = samples[-1].at_s - samples[0].at_s
     events = samples[-1].rows - samples[0].rows
     return Report(
-        workload="soak",
+        workload=f"soak-{workload}",
         events=events,
         seconds=round(seconds, 1),
         events_per_s=round(events / seconds) if seconds else 0,
@@ -91,7 +106,7 @@ def _sampled(it: Bench, *, seconds: float) -> tuple[list[Sample], int]:
 
 
 def sample_of(job: Any, at_s: float) -> Sample:
-    rows = sum(o["rows_out"] for o in job.metrics()["operators"] if o["uid"] == "source")
+    rows = sum(o["rows_out"] for o in job.metrics()["operators"] if o["uid"] in ("source", "right"))
     workers = set(job.process_ids)
     sizes = {"driver": 0, "jvm": 0, "workers": 0}
     for process, (_, size_bytes, command) in _processes().items():
@@ -139,9 +154,9 @@ def write_csv(samples: Sequence[Sample], path: Path) -> None:
             writer.writerow([f"{sample.at_s:.1f}", sample.rows, *(getattr(sample, kind) for kind in KINDS)])
 
 
-def plot_of(samples: Sequence[Sample]) -> str:
+def plot_of(samples: Sequence[Sample], workload: str) -> str:
     times = [sample.at_s / 60 for sample in samples]
     series = [Series(kind, [getattr(sample, kind) / 1e6 for sample in samples]) for kind in KINDS]
     rows = samples[-1].rows - samples[0].rows
-    title = f"keyed-sum at full speed: resident memory over {rows / 1e9:.2f} billion events"
+    title = f"{workload} at full speed: resident memory over {rows / 1e9:.2f} billion events"
     return line_plot(title, times, series, x_label="minutes", y_label="MB")

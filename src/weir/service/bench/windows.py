@@ -13,7 +13,7 @@ import numpy as np
 import weir
 from weir import connectors
 from weir.service.bench import window_data
-from weir.service.bench.harness import Options, Report, bench
+from weir.service.bench.harness import Bench, Options, Report, bench
 from weir.service.bench.keyed_data import Numbers
 from weir.service.bench.window_data import TimedRows
 
@@ -25,31 +25,43 @@ WINDOW_STEP_US, SESSION_STEP_US = 2, 5
 _SECOND_US = 1_000_000
 
 
+WORKLOADS: dict[str, tuple[int, Any]] = {
+    "window": (WINDOW_STEP_US, weir.tumbling(SIZE)),
+    "sliding": (WINDOW_STEP_US, weir.sliding(SLIDING_SIZE, SLIDE)),
+    "session": (SESSION_STEP_US, weir.session(GAP)),
+}
+"""How far rows are apart, and what windows they are counted in."""
+
+
 def run_window(options: Options) -> Report:
-    rows = TimedRows(WINDOW_STEP_US)
     size_us = 10 * _SECOND_US
-    true = window_data.true_windows(options.events, rows, size_us=size_us, slide_us=size_us)
-    return _run(options, "window", rows, weir.tumbling(SIZE), true=true)
+    rows = TimedRows(WINDOW_STEP_US)
+    return _run(options, "window", window_data.true_windows(options.events, rows, size_us=size_us, slide_us=size_us))
 
 
 def run_sliding(options: Options) -> Report:
     rows = TimedRows(WINDOW_STEP_US)
     true = window_data.true_windows(options.events, rows, size_us=60 * _SECOND_US, slide_us=10 * _SECOND_US)
-    return _run(options, "sliding", rows, weir.sliding(SLIDING_SIZE, SLIDE), true=true)
+    return _run(options, "sliding", true)
 
 
 def run_session(options: Options) -> Report:
     rows = TimedRows(SESSION_STEP_US)
     true = window_data.true_sessions(options.events, rows, gap_us=2 * _SECOND_US)
-    return _run(options, "session", rows, weir.session(GAP), true=true)
+    return _run(options, "session", true)
 
 
-def _run(options: Options, name: str, rows: TimedRows, windows: Any, *, true: Numbers) -> Report:
+def counted(it: Bench, workload: str, events: int | None) -> weir.Stream:
+    """The rows of a workload, counted by key and window; None: without end."""
+    step_us, windows = WORKLOADS[workload]
+    stream = it.read(connectors.Generator(events, TimedRows(step_us), window_data.SCHEMA))
+    timed = stream.with_watermarks(weir.bounded_disorder("ts", "1s"), uid="watermarks")
+    return timed.key_by("key").window(windows).agg(n=weir.count(), uid="window")
+
+
+def _run(options: Options, name: str, true: Numbers) -> Report:
     with bench(options, name) as it:
-        stream = it.read(connectors.Generator(options.events, rows, window_data.SCHEMA))
-        stream = stream.with_watermarks(weir.bounded_disorder("ts", "1s"), uid="watermarks")
-        counts = stream.key_by("key").window(windows).agg(n=weir.count(), uid="window")
-        counts.write(it.sink(window_data.Results), uid="sink")
+        counted(it, name, options.events).write(it.sink(window_data.Results), uid="sink")
         run = it.run()
         found = window_data.committed(run.epochs)
         return it.report(
