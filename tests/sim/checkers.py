@@ -48,7 +48,7 @@ def check_now(world: World) -> None:
         for expectation in world.job.expectations(read):
             committed = committed_rows(world, expectation)
             if expectation.kind in ("final", "conserved"):
-                if exactly_once and not expectation.is_unclear and not world.users.gave_up_draining:
+                if exactly_once and not expectation.is_unclear and not world.users.went_on_after_draining:
                     _check_timed(world, expectation, committed)
             elif exactly_once:
                 _CHECK[expectation.kind](expectation, committed)

@@ -192,6 +192,8 @@ class SimCluster:
     def launch(self, attempt: AttemptId, plan: Plan) -> None:
         which = "" if len(self._owner.driver.regions) == 1 else f" of region {plan.region}"
         self._world.log(f"{self._owner.name} launches attempt {attempt}{which}, parallelism {plan.parallelism}")
+        users = self._world.users
+        users.went_on_after_draining = users.went_on_after_draining or bool(users.drained)
         self._world.stages[attempt] = SimStage(self._world, self._owner, attempt, plan)
 
     def send(self, attempt: AttemptId, task: TaskIndex, message: ToTask) -> None:

@@ -56,17 +56,15 @@ class Users:
         self._asked: dict[str, Asked] = {}
         self.drained: set[AttemptId] = set()
         """Attempts whose sources were told to end."""
+        self.went_on_after_draining = False
+        """The drain was not carried through, or its driver died before it could say so: attempts that began later read
+        on, although what was open at the drain may be out already."""
 
     @property
     def savepoints(self) -> list[str]:
         """Those that were reported."""
         done = [asked for asked in self._asked.values() if asked.answer == "done"]
         return [asked.savepoint for asked in done if asked.savepoint is not None]
-
-    @property
-    def gave_up_draining(self) -> bool:
-        """A drain was not carried through: the job goes on, and parts of it may have put out what was open already."""
-        return any(name.startswith(Then.DRAIN.value) and asked.answer != "done" for name, asked in self._asked.items())
 
     def act(self) -> None:
         """Ask for what is due, as soon as the job runs."""

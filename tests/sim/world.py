@@ -253,7 +253,7 @@ class World:
         with self.storage.quiet():
             manifest = read_savepoint(after, savepoint)
             read = after.job.rows_read(manifest, savepoint_files(after, savepoint))
-        is_unclear = after.users.gave_up_draining
+        is_unclear = after.users.went_on_after_draining
         return after.job.going_on(manifest, self.external, self.place, before=read, is_unclear=is_unclear)
 
     def _has_finished(self) -> bool:
@@ -265,7 +265,8 @@ class World:
                     continue
                 if self.rng.random() > RESUMED_AT_THE_END or self._driver_count == DRIVERS_MAX:
                     return True
-                # It dies before it has told anybody: whoever resumes the job finds nothing left to do.
+                # It dies before it has told anybody: whoever resumes the job finds nothing left to do, unless it was
+                # drained.
                 self.crash_driver(driver, "SIGKILL at the very end")
                 return False
         return False

@@ -347,8 +347,28 @@ class SourceSubtask(Subtask):
             self._paused_by = checkpoint
 
 
+FAVOURED_TURNS = 3
+"""How often channels that hold event time back go before one that is ahead of them."""
+
+
+class _Turns:
+    """One after the other, of those that want to."""
+
+    def __init__(self) -> None:
+        self._last = -1
+
+    def next_of(self, channels: Sequence[int]) -> int | None:
+        """The next behind the last one; `channels` are in order."""
+        if channels:
+            self._last = next((channel for channel in channels if channel > self._last), channels[0])
+        return self._last if channels else None
+
+
 class InnerSubtask(Subtask):
-    """Takes from its input channels in turn, aligning barriers."""
+    """Takes from its input channels in turn, aligning barriers.
+
+    Those that are ahead in event time have fewer turns: what they bring would only wait in state for the others.
+    """
 
     def __init__(
         self,
@@ -372,7 +392,9 @@ class InnerSubtask(Subtask):
         self._bytes_max = bytes_max
         self._blocked: set[int] = set()
         self._ended: set[int] = set()
-        self._turn = 0
+        self._behind, self._ahead = _Turns(), _Turns()
+        self._favoured = 0
+        """Turns since a channel that was ahead had one, although it had something."""
         self._barriers: dict[CheckpointId, Barrier] = {}
         """Those that have come in on some channel, until their snapshot is taken or overtaken."""
 
@@ -383,15 +405,27 @@ class InnerSubtask(Subtask):
     def _work(self) -> bool:
         if self._left_to_end and self._go_on_ending():
             return True
-        count = len(self._inputs)
-        for offset in range(count):
-            channel = (self._turn + offset) % count
-            element = None if channel in self._blocked else self._inputs[channel].peek()
-            if element is not None and self._may_take(element):
-                self._turn = (channel + 1) % count
-                self._take(channel)
-                return True
-        return False
+        channel = self._next_channel()
+        if channel is None:
+            return False
+        self._take(channel)
+        return True
+
+    def _next_channel(self) -> int | None:
+        """Whose turn it is, of those that have something."""
+        ready = [
+            channel
+            for channel, queue in enumerate(self._inputs)
+            if channel not in self._blocked and (element := queue.peek()) is not None and self._may_take(element)
+        ]
+        behind = [channel for channel in ready if not self._watermarks.is_ahead(channel)]
+        if len(behind) == len(ready):
+            return self._behind.next_of(behind)
+        if behind and self._favoured < FAVOURED_TURNS:
+            self._favoured += 1
+            return self._behind.next_of(behind)
+        self._favoured = 0
+        return self._ahead.next_of([channel for channel in ready if channel not in behind])
 
     def _may_take(self, element: Element) -> bool:
         # Markers pass also where there is no room for rows: these are part of the snapshot.

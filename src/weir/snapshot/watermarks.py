@@ -60,6 +60,10 @@ class WatermarkMerge:
         """Nothing is to be expected from any channel for now."""
         return all(channel.is_idle for channel in self._channels)
 
+    def is_ahead(self, channel: int) -> bool:
+        """Whether others hold event time back, and not this channel."""
+        return self._channels[channel].time_us > self._merged_us
+
     def advanced(self, channel: int, time_us: int) -> int | None:
         """A channel's watermark. The merged one, if it has grown."""
         found = self._channels[channel]

@@ -115,7 +115,7 @@ def test_an_aligned_source_is_never_further_ahead_than_the_drift_and_one_batch(s
 
 def test_without_alignment_the_fast_source_runs_away() -> None:
     run(weir.monotonic("ts"), FAST, SLOW)
-    assert max(TRACK.leads_us) > 10 * DRIFT_US
+    assert max(TRACK.leads_us) > 5 * DRIFT_US
 
 
 def test_aligned_sources_come_back_from_crashes_in_step_and_to_the_end() -> None:
@@ -158,7 +158,7 @@ def test_groups_do_not_wait_for_each_other() -> None:
     two = env.read(SLOW, watermark=weir.monotonic("ts").aligned("two", drift="8s"), uid="slow")
     one.union(two).print(uid="out")
     run_local(env)
-    assert max(TRACK.leads_us) > 10 * DRIFT_US
+    assert max(TRACK.leads_us) > 5 * DRIFT_US
 
 
 def test_watermarks_that_are_not_made_beside_a_source_cannot_be_aligned() -> None:

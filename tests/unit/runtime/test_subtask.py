@@ -33,7 +33,7 @@ from weir.runtime.snapshots import Snapshotter
 from weir.runtime.storage import MemoryStorage
 from weir.runtime.subtask import Activity, InnerSubtask, SourceSubtask, Subtask
 from weir.snapshot.alignment import AtLeastOnceAlignment, ExactlyOnceAlignment
-from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput
+from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput, Watermark
 from weir.snapshot.messages import SnapshotDeclined, SnapshotTaken
 
 HERE = SubtaskId(VertexId(0), 0)
@@ -172,6 +172,21 @@ def test_inputs_take_turns() -> None:
     feed(b.inputs[2], [7], [8])
     b.steps()
     assert b.output == [[1], [7], [2], [8], [3]]
+
+
+def test_inputs_that_hold_event_time_back_have_more_turns_and_the_others_still_have_some() -> None:
+    b = bench(inputs=3, rows_max=1)
+    feed(b.inputs[0], Watermark(5))
+    feed(b.inputs[1], Watermark(5))
+    feed(b.inputs[2], Watermark(90))
+    b.steps()
+    for channel in range(3):
+        feed(b.inputs[channel], *[[10 * channel + n] for n in range(8)])
+    b.steps()
+    taken = [row // 10 for element in b.output if isinstance(element, list) for row in element]
+    assert taken[:16] == [0, 1, 0, 2, 1, 0, 1, 2] * 2
+    assert sorted(taken) == [0] * 8 + [1] * 8 + [2] * 8
+    assert taken[-3:] == [2] * 3, "one that is ahead is not left alone when the others have nothing"
 
 
 def test_nothing_is_taken_while_an_output_is_full() -> None:
