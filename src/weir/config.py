@@ -202,7 +202,7 @@ class Settings:
     snapshot_threads: int = 2
     """Threads per task that write snapshots and commit epochs behind the stream's back."""
 
-    snapshot_share: float = 0.1
+    snapshot_share: float = 0.08
     """Most of a processor, per such thread, that writing a large snapshot may take while the stream needs it."""
 
     backend: StateBackend = Heap()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from weir.service.bench.epochs import read_epochs
 from weir.service.bench.harness import Report, kill_a_worker
 from weir.service.bench.state_job import SIGNAL_ROWS, StateJob, StateOptions, state_job
+from weir.service.bench.stolen import StolenTime
 
 BASELINE_S = 10.0
 AFTER_S = 5.0
@@ -54,9 +56,10 @@ def run_updates(options: StateOptions, *, seconds: float) -> Report:
 def run_pause(options: StateOptions) -> Report:
     """How long a checkpoint of much state holds the stream, and what it costs while it is written.
 
-    The gap is the longest time between two batches that reach the sink of the same subtask.
+    The gap is the longest time between two batches that reach the sink of the same subtask. The undisturbed one is the
+    longest in which the machine had all of its processors.
     """
-    with state_job(options, "state-pause") as job, MemoryWatch(job) as memory:
+    with state_job(options, "state-pause") as job, MemoryWatch(job) as memory, StolenTime() as stolen:
         job.fill()
         job.checkpoint()  # The first one also warms everything up.
         job.handle.wait(AFTER_S)
@@ -80,6 +83,7 @@ def run_pause(options: StateOptions) -> Report:
             checkpoint_mb=round(record.size_bytes / 1e6),
             checkpoint_s=round(record.duration_ms / 1e3, 2),
             gap_max_ms=round(_largest_gap_ms(times, began_s, ended_s), 1),
+            gap_max_undisturbed_ms=round(_largest_gap_ms(times, began_s, ended_s, but_for=stolen.touches), 1),
             gap_max_before_ms=round(_largest_gap_ms(times, baseline_s, began_s), 1),
             gap_max_after_ms=round(_largest_gap_ms(times, ended_s, ended_s + AFTER_S), 1),
             events_per_s_before=round(before),
@@ -233,10 +237,20 @@ def _rate(times: dict[int, Times], start_s: float, end_s: float) -> float:
     return signals * SIGNAL_ROWS / (end_s - start_s) if end_s > start_s else 0.0
 
 
-def _largest_gap_ms(times: dict[int, Times], start_s: float, end_s: float) -> float:
-    gaps = [0.0]
+def _largest_gap_ms(
+    times: dict[int, Times],
+    start_s: float,
+    end_s: float,
+    *,
+    but_for: Callable[[float, float], bool] = lambda start_s, end_s: False,
+) -> float:
+    """The longest time without a signal, of one subtask; those `but_for` says do not count."""
+    largest_ms = 0.0
     for at, _ in (t.T for t in times.values()):
-        within = at[(at >= start_s * 1e9) & (at < end_s * 1e9)]
-        if len(within) > 1:
-            gaps.append(float(np.diff(within).max()) / 1e6)
-    return max(gaps)
+        within_s = at[(at >= start_s * 1e9) & (at < end_s * 1e9)] / 1e9
+        gaps_s = np.diff(within_s)
+        for gap in np.argsort(-gaps_s):
+            if not but_for(within_s[gap], within_s[gap + 1]):
+                largest_ms = max(largest_ms, float(gaps_s[gap]) * 1e3)
+                break
+    return largest_ms
