@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,14 +23,7 @@ def replace(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
-def wait_until_touched(stolen: StolenTime, start_s: float) -> None:
-    deadline_s = time.monotonic() + 10
-    while not stolen.touches(start_s, time.monotonic()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
-
-
-def test_only_spans_in_which_the_count_grew_are_touched(tmp_path: Path) -> None:
+def test_only_spans_in_which_the_count_grew_are_touched(tmp_path: Path, eventually: Callable[..., Any]) -> None:
     counts = tmp_path / "stat"
     replace(counts, counted(5))
     before_s = time.monotonic()
@@ -36,7 +31,7 @@ def test_only_spans_in_which_the_count_grew_are_touched(tmp_path: Path) -> None:
         assert not stolen.touches(before_s, time.monotonic())
         grew_s = time.monotonic()
         replace(counts, counted(9))
-        wait_until_touched(stolen, grew_s)
+        eventually(lambda: stolen.touches(grew_s, time.monotonic()))
         over_s = time.monotonic()
     assert not stolen.touches(over_s, over_s + 5)
 
