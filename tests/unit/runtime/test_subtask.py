@@ -107,6 +107,7 @@ def bench(
             control=control,
             clock=clock,
             sink=None,
+            open_storage=lambda uri: MemoryStorage(1 << 20),
         ),
         "clock": clock,
         "buffer_timeout_ms": buffer_timeout_ms,
