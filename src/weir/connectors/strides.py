@@ -69,7 +69,7 @@ class Strides:
         self._taken = 0
         unfinished = self._rounds < self._ends
         if not unfinished.any():
-            self._active = np.empty(0, dtype=np.int64)
+            self._active: npt.NDArray[np.intp] = np.empty(0, dtype=np.int64)
             self._stage_left = 0
             return
         self._round = int(self._rounds[unfinished].min())

@@ -53,7 +53,7 @@ class FrameKernel(Kernel):
         self._frames: list[pl.DataFrame] = []
         self._row_count = 0
         self._count = 0
-        self._rows = np.empty(0, np.int64)
+        self._rows: Ints = np.empty(0, np.int64)
 
     def merge(self, slots: Ints, accumulators: Sequence[pa.Array], *, count: int) -> None:
         columns = [pl.Series(field.name, array) for field, array in zip(self._fields, accumulators, strict=True)]

@@ -80,7 +80,7 @@ class _SlotColumn:
         self._name = name
         self._identity, self._function = _identity_and_function(rule, numpy_type(kind))
         self._count = 0
-        self._values = np.full(_CAPACITY_MIN, self._identity)
+        self._values: npt.NDArray[Any] = np.full(_CAPACITY_MIN, self._identity)
         self._valid: Valid = None
         self._magnitude_max = 0
         """No sum is further from zero than this."""

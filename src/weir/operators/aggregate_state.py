@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -176,7 +177,7 @@ class PassingState:
         self._layout = layout
         self._index = KeyIndex(layout.key_schema)
         self._accumulators = Accumulators(layout, context)
-        self._local = np.empty(0, np.int32)
+        self._local: npt.NDArray[np.int32] = np.empty(0, np.int32)
         """Number of a slot of the index among those seen since the last `take`, or -1."""
         self._touched: list[Ints] = []
         self._count = 0

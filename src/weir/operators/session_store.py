@@ -131,11 +131,15 @@ class SessionStore:
         self._index = index
         self.accumulators = Accumulators(self._layout, self._context)
         self._count = self._live = 0
-        self._start, self._last = np.empty(0, np.int64), np.empty(0, np.int64)
-        self._key, self._alive = np.empty(0, np.int32), np.empty(0, np.bool_)
+        self._start: Ints = np.empty(0, np.int64)
+        self._last: Ints = np.empty(0, np.int64)
+        self._key: npt.NDArray[np.int32] = np.empty(0, np.int32)
+        self._alive: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
         # By key: how many sessions are open; the slot if it is one, -1 where it is not known; room to compute.
-        self._sessions, self._only = np.empty(0, np.int32), np.empty(0, np.int32)
-        self._low, self._high = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._sessions: npt.NDArray[np.int32] = np.empty(0, np.int32)
+        self._only: npt.NDArray[np.int32] = np.empty(0, np.int32)
+        self._low: Ints = np.empty(0, np.int64)
+        self._high: Ints = np.empty(0, np.int64)
 
     # --- Where pieces belong ---
 

@@ -258,7 +258,7 @@ class _Slots:
     def sweep(self, slots_max: int, expiry: Expiry) -> None:
         """Look at some slots, where the last call ended, and forget those that have expired."""
         stop = min(self._swept + slots_max, self.count)
-        slots = np.arange(self._swept, stop)
+        slots: Ints = np.arange(self._swept, stop)
         self._swept = 0 if stop == self.count else stop
         expired = expiry.rows(self._kernels[-1].read(slots)[0])
         expired &= ~self.gone[slots]

@@ -287,7 +287,7 @@ class WindowAggregateOperator(Operator):
 
     def _chosen(self, whole: PaneGroup, starts: Ints, only: Sequence[_Changed]) -> Ints:
         """The slots of what was changed. All of it is there, so that looking it up adds nothing."""
-        slots = [np.empty(0, np.int64)]
+        slots: list[Ints] = [np.empty(0, np.int64)]
         for part in only:
             for found in self._windows.each_start(part.panes):
                 rows = np.flatnonzero(np.isin(found, starts) & (part.panes < self._windows.ends(found)))

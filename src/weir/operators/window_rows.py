@@ -102,7 +102,7 @@ class _Assigned:
 
     def counted(self, mask: Mask) -> Ints:
         """By window: how many of its rows are in a mask over all rows."""
-        sums = np.concatenate(([0], np.cumsum(mask[self.rows])))
+        sums: Ints = np.concatenate(([0], np.cumsum(mask[self.rows])))
         return sums[self.bounds[1:]] - sums[self.bounds[:-1]]
 
     def only(self, chosen: Mask, among: Mask | None = None) -> _Assigned:
@@ -204,7 +204,7 @@ class WindowRowsOperator(Operator):
     def _assigned(self) -> _Assigned:
         """All windows of all rows; within a window rows are in the order in which they came."""
         windows, slots = self._spec.windows, self._buffer.slots
-        rows = np.arange(len(slots))
+        rows: Ints = np.arange(len(slots))
         if isinstance(windows, GlobalWindows):
             order = np.argsort(slots, kind="stable")
             changes = slots[order][1:] != slots[order][:-1]
