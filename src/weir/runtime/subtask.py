@@ -351,6 +351,19 @@ FAVOURED_TURNS = 3
 """How often channels that hold event time back go before one that is ahead of them."""
 
 
+class _Turns:
+    """One after the other, of those that want to."""
+
+    def __init__(self) -> None:
+        self._last = -1
+
+    def next_of(self, channels: Sequence[int]) -> int | None:
+        """The next behind the last one; `channels` are in order."""
+        if channels:
+            self._last = next((channel for channel in channels if channel > self._last), channels[0])
+        return self._last if channels else None
+
+
 class InnerSubtask(Subtask):
     """Takes from its input channels in turn, aligning barriers.
 
@@ -379,10 +392,9 @@ class InnerSubtask(Subtask):
         self._bytes_max = bytes_max
         self._blocked: set[int] = set()
         self._ended: set[int] = set()
-        self._last_turn = {False: -1, True: -1}
-        """The channel that had the last turn, of those that were behind and of those that were ahead."""
+        self._behind, self._ahead = _Turns(), _Turns()
         self._favoured = 0
-        """Turns in which nobody asked whether one that is ahead has something."""
+        """Turns since a channel that was ahead had one, although it had something."""
         self._barriers: dict[CheckpointId, Barrier] = {}
         """Those that have come in on some channel, until their snapshot is taken or overtaken."""
 
@@ -400,28 +412,20 @@ class InnerSubtask(Subtask):
         return True
 
     def _next_channel(self) -> int | None:
-        """Whose turn it is, of those that have something. Looks no further than it must: there may be many channels."""
-        ahead_first = self._favoured == FAVOURED_TURNS
-        channel = self._next_of(ahead_first)
-        if channel is not None and not ahead_first:
+        """Whose turn it is, of those that have something."""
+        ready = [
+            channel
+            for channel, queue in enumerate(self._inputs)
+            if channel not in self._blocked and (element := queue.peek()) is not None and self._may_take(element)
+        ]
+        behind = [channel for channel in ready if not self._watermarks.is_ahead(channel)]
+        if len(behind) == len(ready):
+            return self._behind.next_of(behind)
+        if behind and self._favoured < FAVOURED_TURNS:
             self._favoured += 1
-            return channel
+            return self._behind.next_of(behind)
         self._favoured = 0
-        return self._next_of(not ahead_first) if channel is None else channel
-
-    def _next_of(self, ahead: bool) -> int | None:
-        """The next channel with something, of those that are ahead or of the others."""
-        count = len(self._inputs)
-        for offset in range(1, count + 1):
-            channel = (self._last_turn[ahead] + offset) % count
-            if self._watermarks.is_ahead(channel) is ahead and self._is_ready(channel):
-                self._last_turn[ahead] = channel
-                return channel
-        return None
-
-    def _is_ready(self, channel: int) -> bool:
-        element = None if channel in self._blocked else self._inputs[channel].peek()
-        return element is not None and self._may_take(element)
+        return self._ahead.next_of([channel for channel in ready if channel not in behind])
 
     def _may_take(self, element: Element) -> bool:
         # Markers pass also where there is no room for rows: these are part of the snapshot.
