@@ -11,7 +11,7 @@ import pyarrow.fs as arrow_fs
 import pytest
 
 from weir.runtime.ports import Storage
-from weir.runtime.storage import MemoryStorage, open_storage, readable
+from weir.runtime.storage import Below, MemoryStorage, open_storage, readable
 from weir.runtime.storage_files import ArrowStorage
 
 
@@ -44,6 +44,7 @@ IMPLEMENTATIONS: dict[str, Callable[[Path], Storage]] = {
     "pyarrow": _arrow,
     "object store": lambda _: _ObjectStore(),
     "memory": lambda _: MemoryStorage(1 << 20),
+    "directory of another": lambda _: Below(MemoryStorage(1 << 20), "deeper"),
 }
 
 
@@ -113,11 +114,31 @@ def test_move_takes_the_file_to_its_new_place_and_nowhere_else(storage: Storage)
     assert storage.read("done/part").to_pybytes() == b"rows"
 
 
-def test_move_replaces_what_is_there(storage: Storage) -> None:
+def test_move_never_replaces_another_file(storage: Storage) -> None:
     storage.write("old", b"old")
     storage.write("new", b"new")
-    storage.move("new", "old")
-    assert storage.read("old").to_pybytes() == b"new"
+    with pytest.raises(FileExistsError):
+        storage.move("new", "old")
+    assert storage.read("old").to_pybytes() == b"old"
+    assert storage.read("new").to_pybytes() == b"new"
+
+
+def test_a_move_that_was_cut_off_is_completed_by_the_next(storage: Storage) -> None:
+    storage.write("pending/part", b"rows")
+    storage.write("part", b"rows")
+    storage.move("pending/part", "part")
+    assert storage.read("part").to_pybytes() == b"rows"
+    assert storage.list("pending") == []
+
+
+def test_prune_removes_only_what_is_empty(storage: Storage) -> None:
+    for path in ("full/one", "empty/one"):
+        storage.write(path, b"x")
+    storage.delete("empty/one")
+    for path in ("full", "empty", "never was", "full/one"):
+        storage.prune(path)
+    assert storage.list("") == ["full"]
+    assert storage.list("full") == ["one"]
 
 
 def test_sizes_and_parts_of_files_can_be_read(storage: Storage) -> None:

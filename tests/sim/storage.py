@@ -133,6 +133,13 @@ class SimDirectory:
         names = [name for name in self.files if name == gone or name.startswith(f"{gone}/")]
         self._store.change("delete", lambda: self._remove(names), lambda: self._remove(self._store.some_names(names)))
 
+    def prune(self, path: str) -> None:
+        """There are no directories without files here."""
+
+    @property
+    def creates_atomically(self) -> bool:
+        return True
+
     def move(self, source: str, target: str) -> None:
         if self._prefix + source not in self.files:
             with self._store.answering("look"):
@@ -141,6 +148,9 @@ class SimDirectory:
         def act() -> None:
             if self._prefix + source not in self.files:
                 raise FileNotFoundError(source)
+            content = self.files[self._prefix + source]
+            if self.files.get(self._prefix + target, content) != content:
+                raise FileExistsError(target)
             self._put(self._prefix + target, self.files.pop(self._prefix + source))
 
         self._store.change("move", act, _nothing)

@@ -104,6 +104,10 @@ class LocalCopies:
 
     # --- Storage ---
 
+    @property
+    def creates_atomically(self) -> bool:
+        return self._storage.creates_atomically
+
     def write(self, path: str, data: pa.Buffer | bytes) -> None:
         self._storage.write(path, data)
 
@@ -121,6 +125,9 @@ class LocalCopies:
 
     def delete(self, path: str) -> None:
         self._storage.delete(path)
+
+    def prune(self, path: str) -> None:
+        self._storage.prune(path)
 
     def move(self, source: str, target: str) -> None:
         self._storage.move(source, target)

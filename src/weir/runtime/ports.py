@@ -92,14 +92,20 @@ class Storage(Protocol):
     Any call may raise StorageUnavailable, which leaves its outcome unknown, or StorageFull.
     """
 
+    @property
+    def creates_atomically(self) -> bool:
+        """Whether of several writers that create one file at once exactly one is told True. Where not, nobody can tell
+        who owns a job's checkpoints."""
+
     def write(self, path: str, data: pa.Buffer | bytes) -> None:
         """Write a new file and make it durable. A reader may see it half-written until this returns."""
 
     def publish(self, path: str, data: bytes) -> None:
-        """Make a file appear with all its content at once, durably: never half of it."""
+        """Make a file appear with all its content at once, durably: never half of it. Replaces one that is there."""
 
     def create(self, path: str, data: bytes) -> bool:
-        """Like publish, but False, and nothing changed, when the file is there already."""
+        """Like publish, but False, and nothing changed, when the file is there already. Whoever gets no reply looks
+        whether it is there with this content, so no two callers ever give the same."""
 
     def read(self, path: str) -> pa.Buffer:
         """The content of a file, or FileNotFoundError."""
@@ -110,5 +116,10 @@ class Storage(Protocol):
     def delete(self, path: str) -> None:
         """Remove a file or a directory with all below it; nothing happens when it is not there."""
 
+    def prune(self, path: str) -> None:
+        """Remove a directory that is empty; nothing happens when it is not, or where there are no directories."""
+
     def move(self, source: str, target: str) -> None:
-        """Rename a file, durably and at once; FileNotFoundError when `source` is not there."""
+        """Give a file another name, durably; at the new one it appears at once. FileNotFoundError when `source` is not
+        there. FileExistsError, and nothing changed, when another file has the new name; one with the same content is
+        what an earlier move left that was cut off, and this one completes it."""

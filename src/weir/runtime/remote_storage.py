@@ -67,6 +67,8 @@ class StorageService:
             value = storage.list(path)
         elif call == "delete":
             storage.delete(path)
+        elif call == "prune":
+            storage.prune(path)
         elif call == "move":
             storage.move(path, request["target"])
         else:
@@ -81,6 +83,10 @@ class RemoteStorage:
         self._address = address
         self._options = call_options(token, timeout_s)
         self._client = client_of(address)
+
+    @property
+    def creates_atomically(self) -> bool:
+        return True  # the driver's memory does
 
     def write(self, path: str, data: pa.Buffer | bytes) -> None:
         self._call("write", path, data=data)
@@ -99,6 +105,9 @@ class RemoteStorage:
 
     def delete(self, path: str) -> None:
         self._call("delete", path)
+
+    def prune(self, path: str) -> None:
+        self._call("prune", path)
 
     def move(self, source: str, target: str) -> None:
         self._call("move", source, target=target)

@@ -167,6 +167,42 @@ class _WholeFiles:
         return getattr(self._storage, name)
 
 
+class Below:
+    """A directory of a storage, as a storage."""
+
+    def __init__(self, storage: Storage, directory: str) -> None:
+        self._storage = storage
+        self._prefix = f"{checked(directory)}/"
+
+    @property
+    def creates_atomically(self) -> bool:
+        return self._storage.creates_atomically
+
+    def write(self, path: str, data: pa.Buffer | bytes) -> None:
+        self._storage.write(self._prefix + path, data)
+
+    def publish(self, path: str, data: bytes) -> None:
+        self._storage.publish(self._prefix + path, data)
+
+    def create(self, path: str, data: bytes) -> bool:
+        return self._storage.create(self._prefix + path, data)
+
+    def read(self, path: str) -> pa.Buffer:
+        return self._storage.read(self._prefix + path)
+
+    def list(self, path: str) -> list[str]:
+        return self._storage.list(self._prefix + path)
+
+    def delete(self, path: str) -> None:
+        self._storage.delete(self._prefix + path)
+
+    def prune(self, path: str) -> None:
+        self._storage.prune(self._prefix + path)
+
+    def move(self, source: str, target: str) -> None:
+        self._storage.move(self._prefix + source, self._prefix + target)
+
+
 class MemoryStorage:
     """A directory in this process's memory, with a limit. Safe to use from several threads."""
 
@@ -174,6 +210,10 @@ class MemoryStorage:
         self._limit_bytes = limit_bytes
         self._files: dict[str, pa.Buffer] = {}
         self._lock = threading.Lock()
+
+    @property
+    def creates_atomically(self) -> bool:
+        return True
 
     @property
     def used_bytes(self) -> int:
@@ -211,9 +251,15 @@ class MemoryStorage:
             for key in [key for key in self._files if key == checked(path) or key.startswith(prefix)]:
                 del self._files[key]
 
+    def prune(self, path: str) -> None:
+        """There are no directories without files here."""
+
     def move(self, source: str, target: str) -> None:
         with self._lock:
             buffer = self._get(checked(source))
+            there = self._files.get(checked(target))
+            if there is not None and there != buffer:
+                raise FileExistsError(f"{target}: another file has this name in memory storage")
             del self._files[checked(source)]
             self._files[checked(target)] = buffer
 

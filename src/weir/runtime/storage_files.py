@@ -1,13 +1,15 @@
 """The `Storage` port over local files and over what pyarrow.fs reaches.
 
 Local files are made durable with fsync, of the file and of its directory, and
-appear at once by rename or link. In an object store a closed stream is atomic
-and durable by itself. Errors leave as StorageFull, StorageUnavailable or FileNotFoundError.
+appear at once by a rename that does not replace (local_names.py). In an object store a
+closed stream is atomic and durable by itself. Errors leave as StorageFull,
+StorageUnavailable, FileNotFoundError or FileExistsError.
 """
 
 from __future__ import annotations
 
 import errno
+import filecmp
 import os
 import uuid
 from collections.abc import Iterator, Sequence
@@ -17,9 +19,10 @@ import pyarrow as pa
 import pyarrow.fs as arrow_fs
 
 from weir.errors import ProtocolViolation, StorageFull, StorageUnavailable
+from weir.runtime.local_names import can_rename_exclusively, rename_exclusively
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_NOT_PRUNED = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 _TEMPORARY = ".weir-tmp-"
 """Files that begin like this are half-written and never listed."""
 
@@ -39,7 +42,7 @@ def translated(path: str, action: str) -> Iterator[None]:
     """Turn an OSError into what the port promises."""
     try:
         yield
-    except (FileNotFoundError, StorageUnavailable):
+    except (FileNotFoundError, FileExistsError, StorageUnavailable):
         raise
     except (OSError, pa.ArrowException) as error:
         cause = str(error) or type(error).__name__
@@ -60,6 +63,11 @@ class LocalStorage:
     def __repr__(self) -> str:
         return f"LocalStorage({self._root!r})"
 
+    @property
+    def creates_atomically(self) -> bool:
+        with translated(self._root, "try a rename in"):
+            return can_rename_exclusively(self._root, _TEMPORARY)
+
     def write(self, path: str, data: pa.Buffer | bytes) -> None:
         target = self._at(path)
         with translated(target, "write"):
@@ -77,7 +85,7 @@ class LocalStorage:
         target = self._at(path)
         with translated(target, "create"), self._temporary(target, data) as temporary:
             try:
-                _link_or_copy(temporary, target, data)
+                rename_exclusively(temporary, target)
             except FileExistsError:
                 return False
             _sync_directory(os.path.dirname(target))
@@ -103,11 +111,27 @@ class LocalStorage:
                 os.unlink(target)
             _sync_directory(os.path.dirname(target))
 
+    def prune(self, path: str) -> None:
+        target = self._at(path)
+        with translated(target, "remove directory"):
+            try:
+                os.rmdir(target)
+            except OSError as error:
+                if error.errno not in _NOT_PRUNED:
+                    raise
+                return
+            _sync_directory(os.path.dirname(target))
+
     def move(self, source: str, target: str) -> None:
         old, new = self._at(source), self._at(target)
         with translated(old, f"move to {new}:"):
             _make_directories(os.path.dirname(new))
-            os.rename(old, new)
+            try:
+                rename_exclusively(old, new)
+            except FileExistsError:
+                if not filecmp.cmp(old, new, shallow=False):
+                    raise
+                os.unlink(old)
             # The new name first: at no time does a crash leave neither.
             _sync_directory(os.path.dirname(new))
             if os.path.dirname(old) != os.path.dirname(new):
@@ -159,18 +183,6 @@ def _write_durably(path: str, data: pa.Buffer | bytes) -> None:
         with suppress(OSError):
             os.unlink(path)
         raise
-
-
-def _link_or_copy(temporary: str, target: str, data: bytes) -> None:
-    try:
-        os.link(temporary, target)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        # No hard links here. Exclusive all the same, though a crash may leave the file cut short.
-        with open(target, "xb", buffering=0) as file:
-            file.write(data)
-            os.fsync(file.fileno())
 
 
 def _make_directories(path: str) -> None:
@@ -260,10 +272,20 @@ class ArrowStorage:
             elif kind != arrow_fs.FileType.NotFound:
                 self._fs.delete_file(self._at(path))
 
+    def prune(self, path: str) -> None:
+        if self.is_directory(path) and not self.list(path):
+            self.delete(path)
+
+    @property
+    def creates_atomically(self) -> bool:
+        return False
+
     def move(self, source: str, target: str) -> None:
         with translated(self._name(source), f"move to {self._name(target)}:"):
             if self._type(source) == arrow_fs.FileType.NotFound:
                 raise FileNotFoundError(f"{self._name(source)}: no such file")
+            if self._type(target) != arrow_fs.FileType.NotFound and self.read(source) != self.read(target):
+                raise FileExistsError(f"{self._name(target)} is there already")
             self._make_parent(self._at(target))
             self._fs.move(self._at(source), self._at(target))
 

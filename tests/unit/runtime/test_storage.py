@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from weir.errors import ConfigError, JobError, ProtocolViolation, StorageFull, StorageUnavailable
-from weir.runtime import storage_files
+from weir.runtime import local_names, storage_files
 from weir.runtime.storage import (
     MemoryStorage,
     absolute_location,
@@ -97,7 +97,7 @@ def test_an_unwritable_location_is_a_job_error_that_names_it_and_the_cause(
 def test_everything_is_synced_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The order of system calls is what makes a crash harmless."""
     calls: list[str] = []
-    real_sync, real_replace, real_rename = os.fsync, os.replace, os.rename
+    real_sync, real_replace, real_rename = os.fsync, os.replace, storage_files.rename_exclusively
 
     def synced(descriptor: int) -> None:
         calls.append("sync " + ("directory" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file"))
@@ -114,7 +114,7 @@ def test_everything_is_synced_before_it_counts(tmp_path: Path, monkeypatch: pyte
     storage = LocalStorage(str(tmp_path))
     monkeypatch.setattr(storage_files.os, "fsync", synced)
     monkeypatch.setattr(storage_files.os, "replace", replaced)
-    monkeypatch.setattr(storage_files.os, "rename", renamed)
+    monkeypatch.setattr(storage_files, "rename_exclusively", renamed)
     storage.write("a", b"1")
     assert calls == ["sync file", "sync directory"]
     calls.clear()
@@ -128,15 +128,33 @@ def test_everything_is_synced_before_it_counts(tmp_path: Path, monkeypatch: pyte
     assert calls == ["sync directory", "sync directory", "sync file", "sync directory"]
 
 
-def test_create_works_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(_source: str, _target: str) -> None:
-        raise PermissionError(errno.EPERM, "no hard links")
+def _refused(*_: object) -> None:
+    raise PermissionError(errno.EPERM, "not supported here")
 
-    monkeypatch.setattr(storage_files.os, "link", refused)
+
+@pytest.mark.parametrize("lacking", ["hard links", "exclusive rename"])
+def test_create_is_whole_or_not_at_all_also_where_the_file_system_lacks_one_way(
+    lacking: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if lacking == "hard links":
+        monkeypatch.setattr(local_names.os, "link", _refused)
+    else:
+        monkeypatch.setattr(local_names, "_system_call", lambda: None)
     storage = LocalStorage(str(tmp_path))
+    assert storage.creates_atomically
     assert storage.create("owner", b"1")
     assert not storage.create("owner", b"2")
     assert os.listdir(tmp_path) == ["owner"]
+
+
+def test_a_file_system_that_can_only_replace_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_names.os, "link", _refused)
+    monkeypatch.setattr(local_names, "_system_call", lambda: None)
+    storage = LocalStorage(str(tmp_path))
+    assert not storage.creates_atomically
+    with pytest.raises(StorageUnavailable):
+        storage.create("owner", b"1")
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_half_written_temporary_file_is_never_listed(tmp_path: Path) -> None:
