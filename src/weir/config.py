@@ -14,6 +14,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
 from weir.errors import ConfigError
+from weir.ids import CheckpointId
 
 Duration: TypeAlias = "str | int | float | timedelta"
 """A string with a unit ("250ms", "5s", "2m", "1h", "1d"), a timedelta, or seconds."""
@@ -304,6 +305,8 @@ class JobConfig:
     restart: Restart = field(default_factory=NoRestart)
     settings: Settings = field(default_factory=Settings)
     resume: bool = False
+    back_to: CheckpointId | None = None
+    """With `resume`: the checkpoint to go back to, whatever is newer."""
     from_savepoint: str | None = None
     """Where to start from as long as there is no checkpoint of its own: a savepoint, or a checkpoint of another run."""
     allow_dropped_state: bool = False

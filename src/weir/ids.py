@@ -11,8 +11,11 @@ from typing import NamedTuple, NewType
 AttemptId = NewType("AttemptId", int)
 """One fenced run of a job. Grows by one with each launch, over the whole life of the job's storage."""
 
+Lineage = NewType("Lineage", str)
+"""A job's life: born at a start without resume, kept by every resume. Part of every name that could collide."""
+
 CheckpointId = NewType("CheckpointId", int)
-"""One checkpoint. Never used twice in the life of the job's storage."""
+"""One checkpoint. Never used twice in a lineage."""
 
 TaskIndex = NewType("TaskIndex", int)
 """One slot of the barrier stage: a Spark task that hosts one subtask of every vertex."""

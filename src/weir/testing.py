@@ -23,12 +23,14 @@ from weir.config import Settings
 from weir.connectors.collect import Collect
 from weir.errors import ConfigError, PlanError
 from weir.graph.plan import Plan, PlannedOperator
-from weir.ids import CheckpointId
+from weir.ids import CheckpointId, Lineage
 from weir.operators.base import InlinePart, OperatorContext
-from weir.operators.sink import Sink, SinkWriter
+from weir.operators.sink import Sink, SinkOwner, SinkWriter
 from weir.operators.source import Source, SourceReader
+from weir.runtime.layout import new_lineage
 from weir.runtime.local import JOB, LocalRun
 from weir.runtime.metrics import operator_metrics
+from weir.snapshot.commit import CommitGrant
 from weir.snapshot.messages import Json
 
 CHECKPOINT_TURNS = 10
@@ -95,7 +97,8 @@ def _run(
     real_sinks: bool = False,
 ) -> LocalResult:
     settings = replace(settings, max_parallelism=plan.max_parallelism)
-    _validate(plan, real_sinks)
+    lineage = new_lineage()
+    _validate(plan, lineage, real_sinks)
     crashes = [crash_at] if isinstance(crash_at, int) else list(crash_at)
     if checkpoint_every is None and crashes:
         checkpoint_every = CHECKPOINT_TURNS
@@ -107,16 +110,17 @@ def _run(
     )
     payload = _pickled(plan)
     run = LocalRun(
-        plan,
+        _prepared(plan, None, shelves),
         settings,
         shipped_plan=lambda: _prepared(pickle.loads(payload), rng, shelves),
         crashes=crashes,
         checkpoint_every=checkpoint_every,
         rng=rng,
+        lineage=lineage,
     )
     run.to_end()
     return LocalResult(
-        tables=_finish(plan) if real_sinks else {uid: shelf.table() for uid, shelf in shelves.items()},
+        tables=_collected(plan) if real_sinks else {uid: shelf.table() for uid, shelf in shelves.items()},
         restarts=run.driver.restarts,
         checkpoints=run.checkpoints,
         turns=run.turns,
@@ -139,7 +143,7 @@ def collect_local(stream: Stream, **options: Any) -> pa.Table:
     return table
 
 
-def _validate(plan: Plan, real_sinks: bool) -> None:
+def _validate(plan: Plan, lineage: Lineage, real_sinks: bool) -> None:
     if not plan.bounded:
         raise PlanError("run_local: the job has a source without end, so it would run for ever; bound it for the test")
     for operator in _operators(plan):
@@ -149,7 +153,7 @@ def _validate(plan: Plan, real_sinks: bool) -> None:
                 raise PlanError(f"run_local: source {operator.name!r} needs Spark; give the rows as a collection")
             spec.validate(operator.name)
         elif isinstance(spec, Sink) and real_sinks:
-            spec.validate(JOB, operator.name, False)
+            spec.validate(SinkOwner(JOB, lineage, operator.uid, operator.name, resume=False))
 
 
 def _pickled(plan: Plan) -> bytes:
@@ -177,11 +181,8 @@ def _prepared(plan: Plan, rng: random.Random | None, shelves: Mapping[str, _Shel
     return replace(plan, vertices=vertices)
 
 
-def _finish(plan: Plan) -> dict[str, pa.Table]:
+def _collected(plan: Plan) -> dict[str, pa.Table]:
     sinks = {operator.uid: operator.spec for operator in _sinks(plan)}
-    for sink in sinks.values():
-        if isinstance(sink, Sink):
-            sink.finish()
     return {uid: sink.result() for uid, sink in sinks.items() if isinstance(sink, Collect)}
 
 
@@ -295,6 +296,6 @@ class _ShelfWriter(SinkWriter):
 
         return keep
 
-    def commit(self, committables: Sequence[Json]) -> None:
+    def commit(self, grant: CommitGrant, committables: Sequence[Json]) -> None:
         for checkpoint, index, name in committables:
             self._shelf.committed[(checkpoint, index, name)] = self._shelf.pending[name]

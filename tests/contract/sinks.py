@@ -13,9 +13,10 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as parquet
 
 from weir.connectors import Collect, Discard, FileSink, Stdout
-from weir.ids import AttemptId, Uid
-from weir.operators.base import OperatorContext
-from weir.operators.sink import Sink
+from weir.ids import AttemptId, CheckpointId, Lineage, Uid
+from weir.operators.base import NO_LINEAGE, OperatorContext
+from weir.operators.sink import Sink, SinkOwner
+from weir.snapshot.commit import Commit, CommitGrant, Committer, RestoredPending
 
 JOB = "contract"
 SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
@@ -31,7 +32,9 @@ class SinkCase:
     """What lies about and no reader sees."""
 
 
-def context(*, index: int = 0, parallelism: int = 1, attempt: int = 1, uid: str = "out") -> OperatorContext:
+def context(
+    *, index: int = 0, parallelism: int = 1, attempt: int = 1, uid: str = "out", lineage: str = NO_LINEAGE
+) -> OperatorContext:
     return OperatorContext(
         job=JOB,
         uid=Uid(uid),
@@ -40,7 +43,29 @@ def context(*, index: int = 0, parallelism: int = 1, attempt: int = 1, uid: str 
         parallelism=parallelism,
         max_parallelism=128,
         attempt=AttemptId(attempt),
+        lineage=Lineage(lineage),
     )
+
+
+def owner(*, resume: bool = False, lineage: str = NO_LINEAGE, job: str = JOB, uid: str = "out") -> SinkOwner:
+    return SinkOwner(job, Lineage(lineage), Uid(uid), "the sink", resume=resume)
+
+
+def adopted(sink: Sink, owner: SinkOwner) -> None:
+    """As a driver does it."""
+    sink.validate(owner)
+    sink.adopt(owner, still_ours)
+
+
+def still_ours() -> None:
+    """A fence that nobody has crossed."""
+
+
+def grant(checkpoint: int) -> CommitGrant:
+    """The right to commit, as only the machine gives it out."""
+    (commit,) = Committer(0).handle(RestoredPending(CheckpointId(checkpoint), ["something"]))
+    assert isinstance(commit, Commit)
+    return commit.grant
 
 
 def rows(*numbers: int) -> pa.RecordBatch:
@@ -83,7 +108,7 @@ CASES: dict[str, Callable[[Path], SinkCase]] = {
 
 
 def pending(path: Path) -> list[str]:
-    return sorted(p.name for p in (path / "_weir" / "pending").glob("*"))
+    return sorted(p.name for p in (path / "_weir").glob("*/pending/*"))
 
 
 def read_numbers(path: Path, format: str) -> list[int]:

@@ -17,7 +17,6 @@ from tests.sim.workload import SinkExpectation
 from weir.connectors import FileSink
 from weir.ids import CheckpointId, Uid
 from weir.runtime import layout
-from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest, checksum, decode
 from weir.state.frozen import RestoredPart, RestoredParts
@@ -43,7 +42,7 @@ def check_now(world: World) -> None:
         manifest = check_storage(world)
         read = world.job.rows
         if world.stopped is not None or manifest.attempt in world.users.drained:
-            read = world.job.rows_read(manifest, CheckpointFiles(world.job_storage))
+            read = world.job.rows_read(manifest, CheckpointFiles(world.store().storage))
         exactly_once = world.job.checkpoints.mode != "at_least_once"
         for expectation in world.job.expectations(read):
             committed = committed_rows(world, expectation)
@@ -55,7 +54,7 @@ def check_now(world: World) -> None:
             else:
                 check_nothing_lost(expectation, committed)
         if exactly_once:
-            check_state(world, manifest, CheckpointFiles(world.job_storage), read)
+            check_state(world, manifest, CheckpointFiles(world.store().storage), read)
         if world.stopped is not None:
             check_paused(world, manifest)
 
@@ -162,13 +161,14 @@ def _check_conserved(expectation: SinkExpectation, committed: list[tuple[Any, ..
 def check_storage(world: World) -> Manifest:
     """Every checkpoint that counts can be read in full. Returns the newest."""
     files = world.job_storage.files
-    store = CheckpointStore(world.job_storage, "sim", retries_max=1)
+    store = world.store()
+    root = f"{world.place}/sim/{store.lineage}"
     newest: Manifest | None = None
     for checkpoint in store.listing().valid:
-        path = f"{world.place}/sim/{layout.manifest_path(checkpoint)}"
+        path = f"{root}/{layout.manifest_path(checkpoint)}"
         manifest = decode(files[path])
         for file in manifest.files:
-            data = files.get(f"{world.place}/sim/{file.path}")
+            data = files.get(f"{root}/{file.path}")
             if data is None or len(data) != file.length_bytes or checksum(data) != file.checksum:
                 raise SimulationFailed(f"{path} refers to {file.path}, which is missing or altered")
         newest = manifest
@@ -211,8 +211,8 @@ def check_no_leaks(world: World) -> None:
     goes on with it tidies up."""
     if world.stopped is not None:
         return
-    directories = [id for name in world.job_storage.list("") if (id := layout.checkpoint_of(name)) is not None]
-    valid = CheckpointStore(world.job_storage, "sim", retries_max=1).listing().valid
+    storage, valid = world.store().storage, world.store().listing().valid
+    directories = [id for name in storage.list("") if (id := layout.checkpoint_of(name)) is not None]
     if not valid:
         raise SimulationFailed("the finished job has no checkpoint")
     if world.is_tidy and len(valid) > world.job.checkpoints.retain:
@@ -228,15 +228,15 @@ def check_no_leaks(world: World) -> None:
 
 
 def _is_pending(world: World, name: str) -> bool:
-    return name.startswith(f"{world.place}/") and "/_weir/pending/" in name
+    return name.startswith(f"{world.place}/") and "/_weir/" in name and "/pending/" in name
 
 
 def _check_shared(world: World, valid: tuple[CheckpointId, ...]) -> None:
     """Shared files of retired checkpoints are there only if a manifest that is left names them, be it a late one of an
     attempt that was over."""
-    store = CheckpointStore(world.job_storage, "sim", retries_max=1)
+    store = world.store()
     named = {file.path for entry in store.listing().published for file in store.read(entry.checkpoint).files}
-    paths = [f"{layout.SHARED}/{name}" for name in world.job_storage.list(layout.SHARED)]
+    paths = [f"{layout.SHARED}/{name}" for name in store.storage.list(layout.SHARED)]
     since = {path: layout.shared_since(path.rpartition("/")[2]) for path in paths}
     if stale := [path for path in paths if path not in named and (since[path] or 0) < valid[0]]:
         raise SimulationFailed(f"shared files that nobody names: {stale}")

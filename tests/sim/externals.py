@@ -13,6 +13,7 @@ from weir.ids import CheckpointId
 from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.sink import Sink, SinkWriter
 from weir.operators.source import Source, SourceReader
+from weir.snapshot.commit import CommitGrant
 from weir.snapshot.messages import Json
 
 SCHEMA = pa.schema([("id", pa.int64()), ("key", pa.int64()), ("value", pa.int64())])
@@ -156,7 +157,7 @@ class SimWriter(SinkWriter):
 
         return durable
 
-    def commit(self, committables: Sequence[Json]) -> None:
+    def commit(self, grant: CommitGrant, committables: Sequence[Json]) -> None:
         for name in committables:
             if name in self._external.prepared:
                 self._external.committed[name] = self._external.prepared.pop(name)

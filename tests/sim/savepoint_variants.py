@@ -105,13 +105,13 @@ def every_attempt_starts_from_the_savepoint() -> AbstractContextManager[None]:
     """A run that started from a savepoint goes back to it, although it has checkpoints of its own."""
     original = CheckpointStore.claim
 
-    def claim_and_check(self: ClaimDesk) -> Any:
-        def claim(store: CheckpointStore) -> Any:
-            claimed = original(store)
+    def claim_and_check(self: ClaimDesk, plan: Any, region: Any) -> Any:
+        def claim(store: CheckpointStore, *given: Any) -> Any:
+            claimed = original(store, *given)
             return claimed if self._origin is None else replace(claimed, restore=None, completed=())
 
         with patched(CheckpointStore, "claim", claim):
-            return check(self)
+            return check(self, plan, region)
 
     check = ClaimDesk._claim_and_check
     return patched(ClaimDesk, "_claim_and_check", claim_and_check)

@@ -100,7 +100,7 @@ class SimTask:
             self.leave()
 
     def _deploy(self, order: DeployTask) -> None:
-        storage, job = self.world.job_storage, self.world.job
+        storage, job = self.stage.owner.store.storage, self.world.job
         manifest, source = None, None
         if order.restore is not None and order.origin is not None:
             origin = Origin(order.origin)
@@ -108,7 +108,15 @@ class SimTask:
             manifest = origin.read(source)
         elif order.restore is not None:
             manifest = decode(storage.read(layout.manifest_path(order.restore)).to_pybytes())
-        config = WorkerConfig("sim", self.stage.plan, self.task, self.stage.attempt, job.checkpoints.mode, job.settings)
+        config = WorkerConfig(
+            "sim",
+            self.stage.plan,
+            self.task,
+            self.stage.attempt,
+            job.checkpoints.mode,
+            job.settings,
+            self.stage.owner.store.lineage,
+        )
         clock, rng = self.world.clock, self.world.calls_rng
         ports = WorkerPorts(
             clock,

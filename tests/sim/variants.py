@@ -15,14 +15,16 @@ from tests.sim.patching import all_of, patched
 from tests.sim.savepoint_variants import SAVEPOINT_VARIANTS
 from tests.sim.time_variants import TIME_VARIANTS
 from weir.connectors.file_sink import FileSinkWriter
-from weir.connectors.parts import PENDING, PartDirectory
+from weir.connectors.parts import PartDirectory, pending_directory
 from weir.errors import StorageFull, StorageUnavailable
 from weir.ids import CheckpointId
 from weir.runtime import layout, phases
 from weir.runtime import worker as worker_module
+from weir.runtime.attempts import Attempts
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.claims import ClaimDesk
 from weir.runtime.driver import Driver
+from weir.runtime.retirement import Retirement
 from weir.runtime.sink_end import SinkEnd
 from weir.runtime.snapshots import Snapshot, Snapshotter
 from weir.runtime.subtask import SourceSubtask, Subtask
@@ -82,7 +84,7 @@ def old_attempt_is_heard() -> AbstractContextManager[None]:
         self._next_checkpoint = event.next_checkpoint
         return started(self, event, now_ms)
 
-    def above_manifests(self: Listing) -> CheckpointId:
+    def above_manifests(self: Listing, own: Any = None) -> CheckpointId:
         return CheckpointId(max([0, *(entry.checkpoint for entry in self.published)]) + 1)
 
     handlers = {**Coordinator.handlers, AttemptStarted: count_anew}
@@ -90,7 +92,7 @@ def old_attempt_is_heard() -> AbstractContextManager[None]:
         patched(Driver, "hear", hear_anyone),
         patched(ClaimDesk, "_claimed", forget),
         patched(Coordinator, "handlers", handlers),
-        patched(Listing, "next_checkpoint", property(above_manifests)),
+        patched(Listing, "next_checkpoint", above_manifests),
     )
 
 
@@ -188,18 +190,21 @@ def aborted_epoch_dropped() -> AbstractContextManager[None]:
 
 def taken_over_and_does_not_look() -> AbstractContextManager[None]:
     """A driver does not look whether another has taken the job over."""
-    return patched(CheckpointStore, "_check_newest", lambda self, attempt: None)
+    return patched(Attempts, "check_newest", lambda self: None)
 
 
 def claim_without_a_second_look() -> AbstractContextManager[None]:
     """An attempt starts from what was there before it was claimed, not from what is there after."""
     original = CheckpointStore.claim
 
-    def claim(self: CheckpointStore) -> Any:
-        before, attempt = self.listing(), self._take_attempt()
+    def claim(self: CheckpointStore, *given: Any) -> Any:
+        before, is_first = self.listing(), self._attempts.own is None
+        attempt = self._attempts.take()
         stale = patched(CheckpointStore, "listing", lambda self: before)
-        with all_of(stale, patched(CheckpointStore, "_take_attempt", lambda self: attempt)):
-            return original(self)
+        if is_first:
+            self._check_lineage()
+        with all_of(stale, patched(Attempts, "take", lambda self: attempt)):
+            return original(self, *given)
 
     return patched(CheckpointStore, "claim", claim)
 
@@ -214,7 +219,8 @@ def manifest_replaced() -> AbstractContextManager[None]:
 
     def publish(self: CheckpointStore, manifest: Any) -> None:
         self._storage.publish(layout.manifest_path(manifest.checkpoint), encode(manifest))
-        self._check_newest(manifest.attempt)
+        self._attempts.check_newest()
+        self._attempts.note(manifest.attempt, "completed", {"checkpoint": manifest.checkpoint})
 
     return patched(CheckpointStore, "publish", publish)
 
@@ -278,14 +284,15 @@ def parts_without_attempt() -> AbstractContextManager[None]:
 def void_parts_committed() -> AbstractContextManager[None]:
     """At the end every pending part becomes visible, whether or not a checkpoint names it."""
 
-    def finish(self: PartDirectory) -> None:
-        for name in self._storage.list(PENDING):
-            self._storage.move(f"{PENDING}/{name}", name)
+    def finish(self: PartDirectory, owner: Any, fence: Any) -> None:
+        pending = pending_directory(owner.lineage)
+        for name in self._storage.list(pending):
+            self._storage.move(f"{pending}/{name}", name)
 
-    def keep(self: PartDirectory, context: Any, keep: Any) -> None:
+    def keep(self: PartDirectory, owner: Any, uid: Any, attempt: Any, keep: Any, fence: Any) -> None:
         return None
 
-    return all_of(patched(PartDirectory, "finish", finish), patched(PartDirectory, "remove_void", keep))
+    return all_of(patched(PartDirectory, "finish", finish), patched(PartDirectory, "recover", keep))
 
 
 def lost_reply_loses_the_epoch() -> AbstractContextManager[None]:
@@ -357,7 +364,7 @@ def lost_region_counts_as_finished() -> AbstractContextManager[None]:
 
 def shared_files_go_with_their_checkpoint() -> AbstractContextManager[None]:
     """Files that were written for a retired checkpoint are deleted, whoever else names them."""
-    return patched(CheckpointStore, "_shared_files", lambda self, checkpoint: frozenset())
+    return patched(Retirement, "_shared_files", lambda self, checkpoint: frozenset())
 
 
 def built_on_before_it_is_complete() -> AbstractContextManager[None]:

@@ -21,12 +21,14 @@ from tests.sim.storage import CallerCrashed, SimStorage
 from tests.sim.users import Users, read_savepoint, savepoint_files
 from tests.sim.workload import FIRST_PLACE, SCHEME, Job, draw_job, with_loop, with_regions
 from weir.config import FixedDelay, JobConfig
-from weir.ids import AttemptId
+from weir.ids import AttemptId, Lineage
 from weir.operators.sink import Sink
 from weir.runtime import phases
+from weir.runtime.attempts import current_lineage
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.driver import Driver, Notice
 from weir.runtime.phases import Outcome
+from weir.runtime.sink_desk import SinkDesk
 from weir.runtime.storage import register_scheme
 from weir.snapshot.run import CoordinatorSettings
 
@@ -72,8 +74,9 @@ class SimDriver:
         self._world = world
         # What the launcher does before anything starts.
         with world.storage.quiet():
-            for sink in world.sinks:
-                sink.validate("sim", "sink", resume)
+            current = current_lineage(world.job_storage)
+        lineage = current if resume and current is not None else world.new_lineage()
+        store = CheckpointStore(world.job_storage, "sim", lineage=lineage)
         config = JobConfig(
             "sim",
             checkpoints=job.checkpoints,
@@ -82,6 +85,9 @@ class SimDriver:
             resume=resume,
             from_savepoint=world.savepoint,
         )
+        with world.storage.quiet():
+            SinkDesk(config, lineage, store.check_newest).validate(plan)
+        self.store = store
         self.driver = Driver(
             config,
             plan,
@@ -89,7 +95,7 @@ class SimDriver:
             clock=world.clock,
             background=self.background,
             cluster=SimCluster(world, self),
-            store=CheckpointStore(world.job_storage, "sim", retries_max=3),
+            store=store,
             settings=replace(CoordinatorSettings.from_config(job.checkpoints), loop_pause_max_ms=LOOP_PAUSE_MAX_MS),
             notify=self._noticed,
         )
@@ -237,9 +243,16 @@ class World:
                     run_quietly(work)
         self.is_tidy = self.storage.trouble == 0 and all(driver.ended for driver in self.drivers) and not hung
         self.stop_faults()
-        if self.stopped is None:
-            for sink in self.sinks:
-                sink.finish()
+
+    def new_lineage(self) -> Lineage:
+        return Lineage(f"{int(self.place):02x}{self._driver_count:08x}")
+
+    def store(self) -> CheckpointStore:
+        """As somebody sees it who looks now."""
+        lineage = current_lineage(self.job_storage)
+        if lineage is None:
+            raise SimulationFailed("no attempt has started")
+        return CheckpointStore(self.job_storage, "sim", lineage=lineage)
 
     def _drawn(self, seed: int) -> Job:
         # What is beside the first region is drawn from numbers of its own, so that most jobs are what they ever were.

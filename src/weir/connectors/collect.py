@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from weir.connectors.file_sink import FileSink
+from weir.operators.sink import SinkOwner
 
 
 class Collect(FileSink):
@@ -42,10 +43,10 @@ class Collect(FileSink):
     def check(self, schema: pa.Schema, name: str) -> None:
         self._schema = schema
 
-    def validate(self, job: str, name: str, resume: bool) -> None:
+    def validate(self, owner: SinkOwner) -> None:
         if self._is_temporary and self._remover is None:
             self._remover = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-        super().validate(job, name, resume)
+        super().validate(owner)
 
     def result(self) -> pa.Table:
         """All committed rows, by epoch and subtask. Empty, with the right columns, when there are none."""

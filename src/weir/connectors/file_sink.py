@@ -15,12 +15,14 @@ import pyarrow as pa
 
 from weir.config import Size, size_bytes
 from weir.connectors.encode import check_encodable, check_format, encode
-from weir.connectors.parts import PartDirectory, PartName, name_of_uid
-from weir.errors import ConfigError
-from weir.ids import CheckpointId
+from weir.connectors.part_names import CommitNote, PartName, name_of_uid
+from weir.connectors.parts import PartDirectory
+from weir.errors import CheckpointError, ConfigError
+from weir.ids import AttemptId, CheckpointId
 from weir.operators.base import OperatorContext
-from weir.operators.sink import Sink, SinkWriter
+from weir.operators.sink import Fence, Sink, SinkOwner, SinkWriter
 from weir.runtime.storage import absolute_location, open_storage, open_writable
+from weir.snapshot.commit import CommitGrant
 from weir.snapshot.messages import Json
 
 FileFormat = Literal["jsonl", "csv", "parquet", "arrow"]
@@ -60,16 +62,25 @@ class FileSink(Sink):
     def check(self, schema: pa.Schema, name: str) -> None:
         check_encodable(schema, format=self.format, name=name)
 
-    def validate(self, job: str, name: str, resume: bool) -> None:
-        storage = open_writable(self.path, f"sink {name!r}: the directory")
-        parts = PartDirectory(storage, self.path)
-        parts.claim(job=job, sink=name, format=self.format, resume=resume, overwrite=self.overwrite)
+    def validate(self, owner: SinkOwner) -> None:
+        storage = open_writable(self.path, f"sink {owner.name!r}: the directory")
+        PartDirectory(storage, self.path).check(owner, format=self.format, overwrite=self.overwrite)
+
+    def adopt(self, owner: SinkOwner, fence: Fence) -> None:
+        self.parts().adopt(owner, fence, format=self.format, overwrite=self.overwrite)
+
+    def recover(self, owner: SinkOwner, attempt: AttemptId, committables: Sequence[Json], fence: Fence) -> None:
+        keep = map(str, _part_names(committables, owner.name))
+        self.parts().recover(owner, name_of_uid(owner.uid), attempt, keep, fence)
+
+    def committed_up_to(self, owner: SinkOwner) -> CheckpointId | None:
+        return self.parts().newest_committed(owner, name_of_uid(owner.uid))
 
     def writer(self) -> FileSinkWriter:
         return FileSinkWriter(self)
 
-    def finish(self) -> None:
-        self.parts().finish()
+    def finish(self, owner: SinkOwner, fence: Fence) -> None:
+        self.parts().finish(owner, fence)
 
     def parts(self) -> PartDirectory:
         """The directory's parts, opened anew."""
@@ -86,11 +97,13 @@ class FileSinkWriter(SinkWriter):
         self._bytes = 0
         self._written: list[PartName] = []
         self._epoch = 0
+        self._noted: CommitNote | None = None
 
     def open(self, context: OperatorContext, restored: Sequence[Json] | None) -> None:
         self._context = context
+        self._uid = name_of_uid(context.uid)
         self._parts = self._sink.parts()
-        self._parts.remove_void(context, _part_names(restored or ()))
+        self._inherited = frozenset(map(str, _part_names(restored or (), context.name)))
 
     def write(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
@@ -115,8 +128,22 @@ class FileSinkWriter(SinkWriter):
 
         return make_durable
 
-    def commit(self, committables: Sequence[Json]) -> None:
-        self._parts.commit(_part_names(committables), self._context.name)
+    def commit(self, grant: CommitGrant, committables: Sequence[Json]) -> None:
+        context, names = self._context, _part_names(committables, self._context.name)
+        if not names:
+            return
+        own = [name.epoch for name in names if name.attempt == context.attempt]
+        note = CommitNote(
+            context.lineage,
+            self._uid,
+            grant.checkpoint,
+            context.attempt,
+            context.index,
+            max([self._noted.epoch if self._noted else -1, *own]),
+            self._inherited,
+        )
+        self._parts.commit(names, note, before=self._noted, sink=context.name)
+        self._noted = note
 
     def close(self) -> None:
         self._batches = []
@@ -124,7 +151,8 @@ class FileSinkWriter(SinkWriter):
     def _cut(self) -> tuple[PartName, list[pa.RecordBatch]]:
         """Take what is buffered, as the epoch's next part."""
         name = PartName(
-            uid=name_of_uid(self._context.uid),
+            lineage=self._context.lineage,
+            uid=self._uid,
             subtask=self._context.index,
             attempt=self._context.attempt,
             epoch=self._epoch,
@@ -140,5 +168,9 @@ class FileSinkWriter(SinkWriter):
         self._parts.write_pending(name, encode(batches, self._sink.format))
 
 
-def _part_names(committables: Sequence[Json]) -> list[str]:
-    return [name for epoch in committables if epoch is not None for name in epoch["parts"]]
+def _part_names(committables: Sequence[Json], sink: str) -> list[PartName]:
+    texts = [text for epoch in committables if epoch is not None for text in epoch["parts"]]
+    names = [(text, PartName.parse(text)) for text in texts]
+    if unknown := [text for text, name in names if name is None]:
+        raise CheckpointError(f"sink {sink!r}: the checkpoint names parts that no file sink writes: {unknown[:3]}")
+    return [name for _, name in names if name is not None]

@@ -1,63 +1,47 @@
 """A directory of part files that appear exactly once.
 
-Committed parts lie directly in the directory; pending ones, and the file that
-says whose directory it is, lie below `_weir/`, which table readers skip. Comes
-in: names and encoded parts. Never looks into the rows.
+    part-LINEAGE-UID-00003-2-17-0.parquet           a committed part: its reader may compact, move or delete it
+    _weir/owner.json                                whose directory this is
+    _weir/LINEAGE/owner.json                        … and that this lineage of the job writes to it
+    _weir/LINEAGE/pending/part-…                    a part that no reader sees
+    _weir/LINEAGE/commits/UID-0000000012-2-00003    subtask 3 of attempt 2 commits what checkpoint 12 holds
+
+The move of a part into place commits it. Before the first move of a commit a note says which
+parts it is about, all of which are there then: a part with a note that is not pending any more
+was committed, wherever its reader has put it since. Table readers skip `_weir/`. Comes in: names
+and encoded parts. Never looks into the rows.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import warnings
-import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 
+from weir.connectors.part_names import CommitNote, PartName
 from weir.errors import CheckpointError, OwnershipError, StorageUnavailable
-from weir.operators.base import OperatorContext
+from weir.ids import AttemptId, CheckpointId
+from weir.operators.sink import Fence, SinkOwner
+from weir.runtime.layout import is_lineage
 from weir.runtime.ports import Storage
 
-OWNER = "_weir/owner.json"
-PENDING = "_weir/pending"
+META = "_weir"
+OWNER = f"{META}/owner.json"
 FINISH_TRIES_MAX = 3
-_NAME = re.compile(r"part-(?P<uid>.+)-(?P<subtask>\d+)-(?P<attempt>\d+)-(?P<epoch>\d+)-(?P<number>\d+)\.(?P<kind>\w+)")
 
 
-@dataclass(frozen=True)
-class PartName:
-    """Who wrote a part, and when. The attempt is in it, so no attempt can overwrite another's file."""
-
-    uid: str
-    subtask: int
-    attempt: int
-    epoch: int
-    number: int
-    kind: str
-
-    def __str__(self) -> str:
-        return f"part-{self.uid}-{self.subtask:05}-{self.attempt}-{self.epoch}-{self.number}.{self.kind}"
-
-    @classmethod
-    def parse(cls, text: str) -> PartName | None:
-        """None for a file that no sink wrote."""
-        match = _NAME.fullmatch(text)
-        if match is None:
-            return None
-        uid, subtask, attempt, epoch, number, kind = match.groups()
-        return cls(uid, int(subtask), int(attempt), int(epoch), int(number), kind)
+def owner_path(lineage: str) -> str:
+    return f"{META}/{lineage}/owner.json"
 
 
-def name_of_uid(uid: str) -> str:
-    """A uid as part of a file name; two uids never become the same.
+def pending_directory(lineage: str) -> str:
+    return f"{META}/{lineage}/pending"
 
-    >>> name_of_uid("out"), name_of_uid("my out/1")
-    ('out', 'my_out_1~0729b224')
-    """
-    plain = re.sub(r"[^\w.-]", "_", uid, flags=re.ASCII)
-    return plain if plain == uid else f"{plain}~{zlib.crc32(uid.encode()):08x}"
+
+def notes_directory(lineage: str) -> str:
+    return f"{META}/{lineage}/commits"
 
 
 class PartDirectory:
@@ -69,45 +53,144 @@ class PartDirectory:
 
     # --- On the driver ---
 
-    def claim(self, *, job: str, sink: str, format: str, resume: bool, overwrite: bool) -> None:
-        """Make the directory this job's own, or raise OwnershipError."""
-        owner = self._owner()
-        where = f"sink {sink!r}: the directory {self._location}"
-        if owner is None:
-            if self._visible():
+    def check(self, owner: SinkOwner, *, format: str, overwrite: bool) -> None:
+        """Raise OwnershipError unless the directory is this job's, or may become so. Changes nothing."""
+        found, where = self._owner(), f"sink {owner.name!r}: the directory {self._location}"
+        visible = self._visible()
+        if found is None:
+            if visible:
                 raise OwnershipError(f"{where} holds files that Weir did not write; give an empty or a new directory")
-        elif owner.get("job") != job:
+            return
+        if found.get("job") != owner.job:
             raise OwnershipError(
-                f"{where} belongs to job {owner.get('job')!r}, and this is job {job!r}; "
+                f"{where} belongs to job {found.get('job')!r}, and this is job {owner.job!r}; "
                 f"give another directory, or remove this one if its content is not needed"
             )
-        elif not resume and overwrite:
-            self._clear()
-        elif not resume and self._visible():
+        if owner.resume and visible and not self._knows(owner.lineage):
             raise OwnershipError(
-                f"{where} holds output of an earlier run of job {job!r}; go on from its last checkpoint with "
+                f"{where} holds output of job {owner.job!r} whose checkpoints are not where the job looks for them, so "
+                "that resuming would write all of it again. Name the directory or URI that has them in Checkpoints.to; "
+                "or, to begin anew, start without resume, with overwrite=True in the sink or another directory"
+            )
+        if not owner.resume and overwrite:
+            self._check_ours(visible)
+        elif not owner.resume and visible:
+            raise OwnershipError(
+                f"{where} holds output of an earlier run of job {owner.job!r}; go on from its last checkpoint with "
                 f"resume=True, replace the output with overwrite=True in the sink, or give another directory"
             )
-        elif owner.get("format") != format:
-            if self._visible():
-                raise OwnershipError(
-                    f"{where} holds {owner.get('format')} files, and this sink writes {format}; give another directory"
-                )
-            self._storage.delete(OWNER)
-        if not resume:
-            # Left by a run that committed nothing: its attempts may have had the same numbers as ours will have.
-            self._storage.delete(PENDING)
-        self._take(job=job, sink=sink, format=format)
-
-    def _take(self, *, job: str, sink: str, format: str) -> None:
-        mine = {"job": job, "format": format, "version": 1}
-        if self._storage.create(OWNER, json.dumps(mine).encode()):
-            return
-        owner = self._owner()
-        if owner is None or owner.get("job") != job:
+        elif found.get("format") != format and visible:
             raise OwnershipError(
-                f"sink {sink!r}: another job took the directory {self._location} just now: {owner}; give another one"
+                f"{where} holds {found.get('format')} files, and this sink writes {format}; give another directory"
             )
+
+    def adopt(self, owner: SinkOwner, fence: Fence, *, format: str, overwrite: bool) -> None:
+        """Make the directory this lineage's own."""
+        mine = json.dumps({"job": owner.job, "format": format, "version": 2}).encode()
+        if not self._storage.create(OWNER, mine):
+            self.check(owner, format=format, overwrite=overwrite)
+        if not owner.resume:
+            self._clear_others(owner, fence, overwrite=overwrite)
+            # Only now: a job of another format may have had the directory, and nothing in it.
+            self._storage.publish(OWNER, mine)
+        self._storage.publish(owner_path(owner.lineage), mine)
+
+    def recover(self, owner: SinkOwner, uid: str, attempt: AttemptId, keep: Iterable[str], fence: Fence) -> None:
+        """Remove the parts that attempts before this one have left pending and no checkpoint will commit."""
+        kept = set(keep)
+        doomed = []
+        for text in self._storage.list(pending_directory(owner.lineage)):
+            part = PartName.parse(text)
+            if part is not None and part.uid == uid and part.attempt < attempt and text not in kept:
+                doomed.append(f"{pending_directory(owner.lineage)}/{text}")
+        # Of the notes, those stay that tell of parts which the checkpoint still names, and the newest.
+        notes = self._notes(owner.lineage, uid)
+        newest = max((note.checkpoint for note in notes), default=None)
+        named = [part.attempt for part in map(PartName.parse, kept) if part is not None]
+        spent = [note for note in notes if note.attempt < min([attempt, *named]) and note.checkpoint != newest]
+        doomed += [f"{notes_directory(owner.lineage)}/{note}" for note in spent]
+        self._delete(doomed, fence)
+
+    def newest_committed(self, owner: SinkOwner, uid: str) -> CheckpointId | None:
+        """The newest checkpoint of which a subtask has begun to commit its share."""
+        return max((note.checkpoint for note in self._notes(owner.lineage, uid)), default=None)
+
+    def finish(self, owner: SinkOwner, fence: Fence) -> None:
+        """Every epoch is committed: what is still pending is void."""
+        for remaining in reversed(range(FINISH_TRIES_MAX)):
+            try:
+                names = self._storage.list(pending_directory(owner.lineage))
+                self._delete([f"{pending_directory(owner.lineage)}/{name}" for name in names], fence)
+                self._storage.prune(pending_directory(owner.lineage))
+                return
+            except StorageUnavailable as error:
+                if not remaining:
+                    # The output is complete and readers skip what is left: no reason to fail a job that succeeded.
+                    warnings.warn(f"void parts are left in {self._location}/{META}: {error}", stacklevel=2)
+
+    def committed(self) -> list[str]:
+        """The names of the committed parts, in the order in which they were written."""
+        parts = [part for part in map(PartName.parse, self._storage.list("")) if part is not None]
+        parts.sort(key=lambda part: (part.lineage, part.attempt, part.epoch, part.uid, part.subtask, part.number))
+        return [str(part) for part in parts]
+
+    def read(self, name: str) -> pa.Buffer:
+        """The content of a committed part."""
+        return self._storage.read(name)
+
+    def remove_all(self) -> None:
+        """Remove everything, the owner's file last."""
+        for name in [*self._visible(), META]:
+            self._storage.delete(name)
+
+    # --- In the tasks ---
+
+    def write_pending(self, name: PartName, data: pa.Buffer) -> None:
+        self._storage.write(f"{pending_directory(name.lineage)}/{name}", data)
+
+    def commit(self, names: Sequence[PartName], note: CommitNote, *, before: CommitNote | None, sink: str) -> None:
+        """Move parts into place. Nothing is ever replaced. `before`: what the same writer noted last."""
+        self._check_there(names, note.lineage, note.uid, sink)
+        self._storage.publish(f"{notes_directory(note.lineage)}/{note}", note.body)
+        for name in names:
+            try:
+                self._storage.move(f"{pending_directory(name.lineage)}/{name}", str(name))
+            except FileNotFoundError:
+                continue  # It was committed before; only the reply, or the task that asked, was lost.
+            except FileExistsError:
+                raise CheckpointError(
+                    f"sink {sink!r}: {self._location} has a file {name} that is not the part of that name; move it "
+                    "elsewhere and resume"
+                ) from None
+        if before is not None and str(before) != str(note):
+            self._storage.delete(f"{notes_directory(note.lineage)}/{before}")
+
+    def _check_there(self, names: Sequence[PartName], lineage: str, uid: str, sink: str) -> None:
+        """CheckpointError when a part is neither pending, nor committed, nor known to have been."""
+        pending = set(self._storage.list(pending_directory(lineage)))
+        missing = [name for name in names if str(name) not in pending]
+        if missing:
+            visible = set(self._storage.list(""))
+            missing = [name for name in missing if str(name) not in visible]
+        if missing:
+            notes = [self._read_note(lineage, note) for note in self._notes(lineage, uid)]
+            missing = [name for name in missing if not any(note.tells_of(name) for note in notes)]
+        if missing:
+            raise CheckpointError(
+                f"sink {sink!r}: the part {missing[0]} of the checkpoint is neither in {self._location} nor in its "
+                f"{pending_directory(lineage)}, and was never committed: its rows would be lost. Was the directory "
+                "moved or emptied? Put it back and resume, or start anew in another directory"
+            )
+
+    # --- Looking ---
+
+    def _knows(self, lineage: str) -> bool:
+        """Whether this lineage has taken the directory over."""
+        try:
+            self._storage.read(owner_path(lineage))
+        except FileNotFoundError:
+            return False
+        return True
 
     def _owner(self) -> dict[str, object] | None:
         try:
@@ -125,82 +208,43 @@ class PartDirectory:
             )
         return owner
 
-    def _clear(self) -> None:
-        """Remove what a sink wrote, and nothing else."""
-        for name in self._visible():
-            if PartName.parse(name) is None:
-                raise OwnershipError(
-                    f"overwrite: {self._location}/{name} was not written by a sink; move it elsewhere, or remove it"
-                )
-        for name in self._visible():
-            self._storage.delete(name)
-        self._storage.delete(OWNER)
+    def _notes(self, lineage: str, uid: str) -> list[CommitNote]:
+        names = self._storage.list(notes_directory(lineage))
+        notes = [CommitNote.parse(lineage, name) for name in names]
+        return [note for note in notes if note is not None and note.uid == uid]
+
+    def _read_note(self, lineage: str, note: CommitNote) -> CommitNote:
+        try:
+            return note.read(self._storage.read(f"{notes_directory(lineage)}/{note}").to_pybytes())
+        except FileNotFoundError:
+            return note  # Replaced just now by one that its writer will have made before: it tells of nothing less.
 
     def _visible(self) -> list[str]:
         return [name for name in self._storage.list("") if not name.startswith(("_", "."))]
 
-    def finish(self) -> None:
-        """Every epoch is committed: what is still pending is void."""
-        for remaining in reversed(range(FINISH_TRIES_MAX)):
-            try:
-                self._storage.delete(PENDING)
-                return
-            except StorageUnavailable as error:
-                if not remaining:
-                    # The output is complete and readers skip what is left: no reason to fail a job that succeeded.
-                    warnings.warn(f"void parts are left in {self._location}/{PENDING}: {error}", stacklevel=2)
+    def _check_ours(self, visible: Sequence[str]) -> None:
+        for name in visible:
+            if PartName.parse(name) is None:
+                raise OwnershipError(
+                    f"overwrite: {self._location}/{name} was not written by a sink; move it elsewhere, or remove it"
+                )
 
-    def committed(self) -> list[str]:
-        """The names of the committed parts, in the order in which they were written."""
-        parts = [part for part in map(PartName.parse, self._storage.list("")) if part is not None]
-        parts.sort(key=lambda part: (part.attempt, part.epoch, part.uid, part.subtask, part.number))
-        return [str(part) for part in parts]
+    def _clear_others(self, owner: SinkOwner, fence: Fence, *, overwrite: bool) -> None:
+        """Remove what other lineages wrote: parts that wait for a commit that will never come; with `overwrite`, the
+        committed ones, too."""
+        visible = self._visible()
+        if overwrite:
+            self._check_ours(visible)
+        doomed = [name for name in visible if overwrite and not name.startswith(f"part-{owner.lineage}-")]
+        for lineage in self._storage.list(META):
+            if is_lineage(lineage) and lineage != owner.lineage:
+                for directory in (pending_directory(lineage), notes_directory(lineage)):
+                    doomed += [f"{directory}/{name}" for name in self._storage.list(directory)]
+                doomed.append(owner_path(lineage))
+        self._delete(doomed, fence)
 
-    def read(self, name: str) -> pa.Buffer:
-        """The content of a committed part."""
-        return self._storage.read(name)
-
-    def remove_all(self) -> None:
-        """Remove everything, the owner's file last."""
-        for name in [*self._visible(), "_weir"]:
-            self._storage.delete(name)
-
-    # --- In the tasks ---
-
-    def write_pending(self, name: PartName, data: pa.Buffer) -> None:
-        self._storage.write(f"{PENDING}/{name}", data)
-
-    def commit(self, names: Sequence[str], sink: str) -> None:
-        """Move parts into place. Parts that are there already stay as they are."""
-        already: set[str] | None = None
-        for name in names:
-            try:
-                self._storage.move(f"{PENDING}/{name}", name)
-            except FileNotFoundError:
-                # The move may have happened before, and only its reply, or the task that asked, was lost.
-                already = already if already is not None else set(self._storage.list(""))
-                if name not in already:
-                    raise CheckpointError(
-                        f"sink {sink!r}: the part {name} of the checkpoint is neither in {self._location} nor in its "
-                        f"{PENDING}: its rows would be lost. Was it moved or deleted? Put it back and resume, or start "
-                        f"anew in another directory"
-                    ) from None
-
-    def remove_void(self, context: OperatorContext, keep: Iterable[str]) -> None:
-        """Remove what the attempt before left pending and no checkpoint will commit: this subtask's share of it.
-
-        Only the attempt before: a part that is older and still pending was handed on from checkpoint to checkpoint,
-        perhaps at another parallelism, so that its name no longer tells which subtask has it in `keep`.
-        """
-        kept = set(keep)
-        uid = name_of_uid(context.uid)
-        try:
-            for text in self._storage.list(PENDING):
-                part = PartName.parse(text)
-                if part is None or part.uid != uid or text in kept or part.attempt != context.attempt - 1:
-                    continue
-                if part.subtask % context.parallelism == context.index:
-                    self._storage.delete(f"{PENDING}/{text}")
-        except StorageUnavailable:
-            # Readers skip pending parts; the next attempt, or the end of the job, removes these.
-            return
+    def _delete(self, paths: list[str], fence: Callable[[], None]) -> None:
+        if paths:
+            fence()
+        for path in paths:
+            self._storage.delete(path)

@@ -26,7 +26,7 @@ from weir.connectors.line_formats import (
     parse_lines,
 )
 from weir.connectors.parquet_split import ParquetSplit, check_columns, file_schema
-from weir.connectors.parts import name_of_uid
+from weir.connectors.part_names import name_of_uid
 from weir.errors import DataError
 from weir.runtime.storage import ReadableStorage, open_storage
 from weir.schema import format_schema

@@ -15,13 +15,16 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from weir.ids import AttemptId, Uid
+from weir.ids import AttemptId, Lineage, Uid
 from weir.operators.calls import MakeCalls
 from weir.snapshot.messages import Json
 from weir.snapshot.watermarks import END_US, NEVER_US
 from weir.state.frozen import KEY_GROUP_COLUMN as KEY_GROUP_COLUMN
 from weir.state.frozen import FrozenState, RestoredState
 from weir.state.place import StatePlace
+
+NO_LINEAGE = Lineage("0000000000")
+"""Of an operator that runs by itself, without a job."""
 
 Emit: TypeAlias = Callable[[pa.RecordBatch], None]
 """Hand a batch to whatever comes next."""
@@ -38,6 +41,8 @@ class OperatorContext:
     parallelism: int
     max_parallelism: int
     attempt: AttemptId
+    lineage: Lineage = NO_LINEAGE
+    """The job's life, over all its runs that resume each other."""
     place: StatePlace = field(default_factory=StatePlace)
     """Where its state lives."""
     calls: MakeCalls | None = None

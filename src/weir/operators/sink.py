@@ -5,21 +5,43 @@ the function that it returns makes it durable (in a background thread) and gives
 back the committable, JSON that goes into the manifest. `commit` makes it visible;
 it may be called any number of times for the same committable, also by a writer
 of a later attempt, and must then change nothing.
+
+On the driver a sink looks after its target: it takes it over for a job, clears what
+nobody will commit, and says what is committed already.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
-from weir.ids import CheckpointId
+from weir.ids import AttemptId, CheckpointId, Lineage, Uid
 from weir.operators.base import OperatorContext
+from weir.snapshot.commit import CommitGrant
 from weir.snapshot.messages import Json
 
 SinkGuarantee = Literal["exactly_once", "at_least_once"]
+
+Fence: TypeAlias = Callable[[], None]
+"""Raises OwnershipError when another driver has taken the job over. Whoever deletes looks what there is, then calls
+this, then deletes what was found, by name: all that a newer driver can rest on came later."""
+
+
+@dataclass(frozen=True)
+class SinkOwner:
+    """Whose output a sink writes."""
+
+    job: str
+    lineage: Lineage
+    """The job's life: born at a start without resume, kept by every resume."""
+    uid: Uid
+    name: str
+    resume: bool
+    """The job goes on from a checkpoint of this lineage, if there is one."""
 
 
 class SinkWriter(ABC):
@@ -39,8 +61,9 @@ class SinkWriter(ABC):
         """Close the epoch and begin the next. The returned function runs once, in the background: it makes the
         epoch durable and returns the committable, or None when there is nothing to commit."""
 
-    def commit(self, committables: Sequence[Json]) -> None:
-        """Make these epochs visible, idempotently. Runs in the background."""
+    def commit(self, grant: CommitGrant, committables: Sequence[Json]) -> None:
+        """Make these epochs visible, idempotently. Runs in the background. The grant names the checkpoint that is
+        complete, and with which everything before it is."""
 
     def close(self) -> None:
         """Release what is held; uncommitted epochs may be dropped. Called exactly once."""
@@ -56,13 +79,26 @@ class Sink(ABC):
     def check(self, schema: pa.Schema, name: str) -> None:
         """At build time: raise SchemaError if rows of this schema cannot be written."""
 
-    def validate(self, job: str, name: str, resume: bool) -> None:
-        """On the driver before anything starts: raise a JobError that names the operator, what was found
-        and what to do (a directory that belongs to another job, a location that cannot be written …)."""
+    def validate(self, owner: SinkOwner) -> None:
+        """On the driver before anything starts, without changing anything: raise a JobError that names the operator,
+        what was found and what to do (a directory that belongs to another job, a location that cannot be written …)."""
+
+    def adopt(self, owner: SinkOwner, fence: Fence) -> None:
+        """On the driver, once the first attempt of a run is claimed and before its tasks start: take the target over,
+        and clear it if the user wants that. May be called again."""
+
+    def recover(self, owner: SinkOwner, attempt: AttemptId, committables: Sequence[Json], fence: Fence) -> None:
+        """On the driver, before the tasks of an attempt start: remove what attempts before this one have left
+        uncommitted, other than these committables, which the restored checkpoint names. Best effort."""
+
+    def committed_up_to(self, owner: SinkOwner) -> CheckpointId | None:
+        """The newest checkpoint of this lineage of which anything is durably committed, where the target can tell: the
+        job is not restored from behind it unless the user says so."""
+        return None
 
     @abstractmethod
     def writer(self) -> SinkWriter:
         """A fresh writer for one subtask."""
 
-    def finish(self) -> None:
+    def finish(self, owner: SinkOwner, fence: Fence) -> None:
         """On the driver, after the last commit of a bounded job."""

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from weir.config import JobConfig
-from weir.errors import ProtocolViolation
+from weir.errors import ProtocolViolation, StorageUnavailable
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId
-from weir.runtime.checkpoint_store import CheckpointStore, Claim
+from weir.runtime.checkpoint_store import IDS_LEASED, CheckpointStore, Claim
 from weir.runtime.ports import Background, Storage
 from weir.runtime.savepoints import origin_at
+from weir.runtime.sink_desk import SinkDesk
 from weir.snapshot.manifest import Kind, Manifest, build
 from weir.snapshot.messages import PublishManifest, PublishSavepoint
 
@@ -39,29 +40,61 @@ class ClaimDesk:
         self._config = config
         self._run = run
         self._store = store
+        self._sinks = SinkDesk(config, store.lineage, store.check_newest)
         self._background = background
         self._check = check
         self._origin = None if config.from_savepoint is None else origin_at(config.from_savepoint)
         self._is_adopted = False
+        self._has_sinks = False
+        """Sinks have been taken over."""
         self._own: AttemptId | None = None
         """The first attempt that was claimed here: what it and later ones have written fits."""
         self._next_checkpoint = CheckpointId(1)
+        self._ids_below = CheckpointId(1)
+        self._is_leasing = False
 
-    def claim(self, done: Callable[[Claim | BaseException | None], None]) -> None:
-        """Claim the next attempt. Nothing is claimed in a directory that may be somebody else's: None is the answer
-        when it has just become ours, and the claim can be asked for again."""
+    def claim(self, plan: Plan, region: Plan, done: Callable[[Claim | BaseException | None], None]) -> None:
+        """Claim the next attempt, for a region of the plan. Nothing is claimed in a directory that may be somebody
+        else's: None is the answer when it has just become ours, and the claim can be asked for again."""
         self.is_busy = True
         if self._is_adopted:
-            self._background.run(self._claim_and_check, lambda result: self._claimed(result, done))
+            self._background.run(
+                lambda: self._claim_and_check(plan, region), lambda result: self._claimed(result, done)
+            )
         else:
             self._background.run(
                 lambda: self._store.adopt(self._run, self._config.resume), lambda result: self._adopted(result, done)
             )
 
+    def finish(self, plan: Plan, done: Callable[[BaseException | None], None]) -> None:
+        """Note that the job has ended and committed everything, and have its sinks tidy up. OwnershipError: another
+        driver goes on with it."""
+
+        def finish() -> None:
+            self._store.finish()
+            self._sinks.finish(plan)
+
+        self._background.run(finish, done)
+
     def given_out(self, following: CheckpointId) -> None:
         """Checkpoints below `following` were given out. Our own count may be ahead of what storage shows: an id is
         never given out twice."""
         self._next_checkpoint = max(self._next_checkpoint, following)
+
+    def may_give_out(self, checkpoint: CheckpointId) -> bool:
+        """Whether this id is ours. Takes the next ids in good time."""
+        if self._ids_below - checkpoint <= IDS_LEASED // 2 and not self._is_leasing and self.newest is not None:
+            self._is_leasing = True
+            attempt, ids_below = self.newest, CheckpointId(checkpoint + IDS_LEASED)
+            self._background.run(
+                lambda: self._store.lease(attempt, ids_below), lambda result: self._leased(ids_below, result)
+            )
+        return checkpoint < self._ids_below
+
+    def _leased(self, ids_below: CheckpointId, result: object) -> None:
+        self._is_leasing = False
+        if not isinstance(result, BaseException):
+            self._ids_below = max(self._ids_below, ids_below)
 
     def origin_of(self, claim: Claim) -> str | None:
         """Where the restored checkpoint lies when it is none of the job's own."""
@@ -85,28 +118,48 @@ class ClaimDesk:
             kind=kind,
         )
 
-    def _adopted(self, result: bool | BaseException, done: Callable[[Claim | BaseException | None], None]) -> None:
+    def _adopted(self, result: BaseException | None, done: Callable[[Claim | BaseException | None], None]) -> None:
         self.is_busy = False
         self._is_adopted = not isinstance(result, BaseException)
         done(result if isinstance(result, BaseException) else None)
 
-    def _claim_and_check(self) -> Claim:
-        claim, storage = self._store.claim(), self._store.storage
+    def _claim_and_check(self, plan: Plan, region: Plan) -> Claim:
+        is_first = self._own is None
+        claim, storage = (
+            self._store.claim(self._config.back_to if is_first else None, self._next_checkpoint),
+            self._store.storage,
+        )
         if claim.restore is None and self._origin is not None:
             # As long as there is no checkpoint of its own, every attempt starts from what the user named.
             storage = self._origin.open()
             manifest = self._origin.read(storage)
             following = CheckpointId(max(claim.next_checkpoint, manifest.checkpoint + 1))
-            claim = replace(claim, restore=manifest, next_checkpoint=following)
+            ids_below = CheckpointId(following + IDS_LEASED)
+            self._store.lease(claim.attempt, ids_below)
+            claim = replace(claim, restore=manifest, next_checkpoint=following, ids_below=ids_below)
         self._own = self._own or claim.attempt
         is_own = storage is self._store.storage and claim.restore is not None and claim.restore.attempt >= self._own
         if claim.restore is not None and not is_own:
             self._check(claim.restore, storage)
+        if not self._has_sinks:
+            self._sinks.adopt(plan)
+            self._has_sinks = True
+            self._clear_others()
+        self._sinks.recover(region, claim)
         return claim
+
+    def _clear_others(self) -> None:
+        if self._origin is not None:
+            return  # It may be there that it lies.
+        try:
+            self._store.clear_others()
+        except StorageUnavailable:
+            pass  # The next run tries again.
 
     def _claimed(self, result: Claim | BaseException, done: Callable[[Claim | BaseException | None], None]) -> None:
         self.is_busy = False
         if isinstance(result, Claim):
             self.newest = result.attempt
+            self._ids_below = max(self._ids_below, result.ids_below)
             result = replace(result, next_checkpoint=max(result.next_checkpoint, self._next_checkpoint))
         done(result)

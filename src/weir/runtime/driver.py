@@ -27,7 +27,8 @@ from weir.runtime.claims import ClaimDesk
 from weir.runtime.compatibility import check_compatible
 from weir.runtime.phases import Notice, Outcome, Phase, Rescaling, Verdict
 from weir.runtime.ports import Background, Clock, Cluster
-from weir.runtime.region import Region, regions_of
+from weir.runtime.region import Region, laid_out
+from weir.runtime.retirement_desk import RetirementDesk
 from weir.runtime.savepoints import SavepointDesk
 from weir.runtime.source_alignment import SourceAlignment
 from weir.snapshot import messages as m
@@ -78,6 +79,7 @@ class Driver:
         self._ended: phases.Ended | None = None
         self._user_failures = 0
         self._rescaling: Rescaling | None = None
+        self._retirements = RetirementDesk(store, background)
         self._savepoints = SavepointDesk(background, retries_max=config.settings.storage_retries_max)
         self.restarts = 0
 
@@ -235,7 +237,7 @@ class Driver:
         region = next((r for r in self._regions if isinstance(r.phase, phases.Claiming)), None)
         is_over = self._leaving is not None or self._ended is not None
         if region is not None and not is_over and not self._claims.is_busy and not self._coordinator.is_publishing:
-            self._claims.claim(lambda result: self._claimed(region, result))
+            self._claims.claim(self._plan, region.plan, lambda result: self._claimed(region, result))
 
     def _claimed(self, region: Region, result: Claim | BaseException | None) -> None:
         if result is None or not isinstance(region.phase, phases.Claiming) or region not in self._regions:
@@ -348,9 +350,14 @@ class Driver:
 
     def _last_note(self, verdict: Verdict) -> None:
         if verdict.outcome is Outcome.FINISHED:
-            self._background.run(self._store.finish, lambda result: self._end(verdict))
+            self._claims.finish(self._plan, lambda result: self._finished(verdict, result))
         else:
             self._end(verdict)
+
+    def _finished(self, verdict: Verdict, result: BaseException | None) -> None:
+        """Everything is committed. What could not be tidied up is no reason to fail; another driver is."""
+        is_overtaken = isinstance(result, OwnershipError)
+        self._end(Verdict(Outcome.FAILED, str(result)) if is_overtaken else verdict)
 
     def _end(self, verdict: Verdict) -> None:
         self._ended = phases.Ended(verdict.outcome, verdict.error)
@@ -364,15 +371,13 @@ class Driver:
 
     def _perform(self, effect: m.CoordinatorEffect) -> None:
         if isinstance(effect, m.SendTrigger):
-            id, savepoint, pause, base = effect.checkpoint, effect.savepoint, effect.pause, effect.base
-            self._tell(lambda attempt: m.TriggerCheckpoint(attempt, id, savepoint, pause, base))
+            self._trigger(effect)
         elif isinstance(effect, m.SendAbort):
             self._abort(effect)
         elif isinstance(effect, m.PublishManifest):
             manifest = self._claims.manifest(effect, self._plan, "checkpoint", self._clock.now_ms())
-            self._background.run(
-                lambda: self._store.publish(manifest), lambda result: self._published(manifest, result)
-            )
+            publish = partial(self._store.publish, manifest)
+            self._background.run(publish, lambda result: self._published(manifest, result))
         elif isinstance(effect, m.SendCompleted):
             self._user_failures = 0
             self._tell(
@@ -381,7 +386,7 @@ class Driver:
             self._savepoints.sweep(effect.checkpoint)
             self._say("checkpoint_completed", id=effect.checkpoint)
         elif isinstance(effect, m.RetireCheckpoints):
-            self._background.run(lambda: self._store.retire(effect.oldest_kept), _ignore)
+            self._retirements.retire(effect.oldest_kept)
         elif isinstance(effect, m.SendDrain):
             self._tell(m.DrainSources)
         elif isinstance(effect, m.SendResume):
@@ -399,10 +404,18 @@ class Driver:
         else:
             raise ProtocolViolation(f"driver: unknown effect {effect!r}")
 
+    def _trigger(self, effect: m.SendTrigger) -> None:
+        id, savepoint, pause, base = effect.checkpoint, effect.savepoint, effect.pause, effect.base
+        if not self._claims.may_give_out(id):
+            # Another driver may be given the same id: nothing is written under it.
+            self._fail(None, f"storage was away for so long that no id for checkpoint {id} could be had")
+            return
+        self._tell(lambda attempt: m.TriggerCheckpoint(attempt, id, savepoint, pause, base))
+
     def _abort(self, effect: m.SendAbort) -> None:
         self._tell(lambda attempt: m.AbortCheckpoint(attempt, effect.checkpoint))
-        for attempt in [region.attempt for region in self._regions if region.attempt is not None]:
-            self._background.run(partial(self._store.discard, effect.checkpoint, attempt), _ignore)
+        attempts = [region.attempt for region in self._regions if region.attempt is not None]
+        self._retirements.discard(effect.checkpoint, attempts)
         self._say("checkpoint_aborted", id=effect.checkpoint, reason=effect.reason.value, detail=effect.detail)
 
     def _published(self, manifest: Manifest, result: BaseException | None) -> None:
@@ -468,11 +481,9 @@ class Driver:
 
     def _laid_out(self, plan: Plan) -> tuple[tuple[Region, ...], SourceAlignment]:
         settings, clock = self._config.settings, self._clock
-        parts = regions_of(plan, settings)
-        regions = tuple(Region(part, settings, clock=clock, cluster=self._cluster) for part in parts)
-        return regions, SourceAlignment(
-            plan, clock=clock, interval_ms=duration_ms(settings.watermark_interval), tell=self._tell
-        )
+        interval_ms = duration_ms(settings.watermark_interval)
+        alignment = SourceAlignment(plan, clock=clock, interval_ms=interval_ms, tell=self._tell)
+        return laid_out(plan, settings, clock=clock, cluster=self._cluster), alignment
 
     def _region_of(self, attempt: AttemptId) -> Region | None:
         return next((region for region in self._regions if region.attempt == attempt), None)
@@ -486,7 +497,3 @@ class Driver:
         if region is not None and len(self._regions) > 1:
             detail = {"region": region.plan.region, **detail}
         self._notify(Notice(kind, {"attempt": self.attempt if region is None else region.attempt, **detail}))
-
-
-def _ignore(result: object) -> None:
-    """Clean-up that failed is tried again with the next checkpoint."""

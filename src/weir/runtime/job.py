@@ -19,7 +19,6 @@ from weir.config import JobConfig
 from weir.errors import JobError, JobFailed
 from weir.graph.plan import Plan, Vertex
 from weir.ids import CheckpointId
-from weir.operators.sink import Sink
 from weir.operators.source import DriverContext, Source
 from weir.runtime import layout, phases
 from weir.runtime.asks import Ask, Asks
@@ -29,7 +28,6 @@ from weir.runtime.driver import Driver
 from weir.runtime.job_service import JobService
 from weir.runtime.metrics import operator_metrics
 from weir.runtime.phases import Notice, Outcome
-from weir.runtime.ports import Storage
 from weir.runtime.region import slots_of
 from weir.runtime.savepoints import new_savepoint
 from weir.runtime.spark import LOOPBACK, check_slots, driver_host
@@ -66,7 +64,7 @@ class Job:
         *,
         run: str,
         session: SparkSession,
-        storage: Storage,
+        store: CheckpointStore,
         storage_uri: str | None,
         plan_at: Callable[[int], Plan] | None = None,
     ) -> None:
@@ -87,6 +85,7 @@ class Job:
         self._crash: BaseException | None = None
         self._session = session
         self._storage_uri = storage_uri
+        self._lineage = store.lineage
         self._resume = config.resume
         self._settings = config.settings
         self._fed: list[Source] = []
@@ -94,7 +93,7 @@ class Job:
         self._clock = clock
         self._background = ThreadBackground(config.settings.snapshot_threads, self._mailbox)
         self._cluster = SparkCluster(
-            config, session=session, storage=storage, storage_uri=storage_uri, mailbox=self._mailbox
+            config, session=session, store=store, storage_uri=storage_uri, mailbox=self._mailbox
         )
         self._driver = Driver(
             config,
@@ -103,7 +102,7 @@ class Job:
             clock=clock,
             background=self._background,
             cluster=self._cluster,
-            store=CheckpointStore(storage, config.name, retries_max=config.settings.storage_retries_max),
+            store=store,
             settings=CoordinatorSettings.from_config(config.checkpoints),
             notify=self._noticed,
         )
@@ -235,10 +234,6 @@ class Job:
                 self._mailbox.wait(max(0.0, min(wait_ms, LOOP_WAIT_MAX_MS)))
                 self._mailbox.drain()
                 self._driver.tick()
-            if self._driver.phase.outcome is Outcome.FINISHED:
-                for vertex in self._driver.plan.vertices:
-                    if isinstance(sink := vertex.operators[-1].spec, Sink):
-                        sink.finish()
         except BaseException as error:
             self._crash = error
         finally:
@@ -270,11 +265,9 @@ class Job:
 
     def _driver_context(self, vertex: Vertex) -> DriverContext:
         operator = vertex.operators[0]
-        kept = (
-            None
-            if self._storage_uri is None
-            else f"{self._storage_uri}/{layout.SOURCES}/{quote(operator.uid, safe='')}"
-        )
+        kept = self._storage_uri
+        for name in (self._lineage, layout.SOURCES, quote(operator.uid, safe="")):
+            kept = None if kept is None else location_below(kept, name)
         return DriverContext(
             session=self._session,
             name=operator.name,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,14 +16,17 @@ from typing import TYPE_CHECKING
 from weir.config import JobConfig
 from weir.errors import ConfigError
 from weir.graph.plan import Plan
-from weir.operators.sink import Sink
+from weir.ids import Lineage
 from weir.operators.source import Source
+from weir.runtime import layout
+from weir.runtime.attempts import current_lineage
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.compatibility import check_compatible
 from weir.runtime.job import Job
 from weir.runtime.ports import Storage
 from weir.runtime.region import slots_of
 from weir.runtime.savepoints import origin_at
+from weir.runtime.sink_desk import SinkDesk
 from weir.runtime.spark import check_slots, embedded_session
 from weir.runtime.storage import MemoryStorage, location_below, open_writable
 from weir.snapshot.checkpoints import PublishedCheckpoint
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
 MEMORY_WITHOUT_CHECKPOINTS_BYTES = 1 << 28
 """Room for the final checkpoint of a job that has no checkpoint settings."""
 
-_JOB_NAME = re.compile(r"[\w.\- ]{1,100}")
+_JOB_NAME = re.compile(r"(?!\.+$)[\w.\- ]{1,100}")
 
 
 def submit(
@@ -45,25 +49,31 @@ def submit(
 ) -> Job:
     """Check the job, start it, and hand back its handle at once. `plan_at`: the same job at another parallelism."""
     if not _JOB_NAME.fullmatch(config.name):
-        raise ConfigError(f"job name {config.name!r}: use 1 to 100 letters, digits, spaces, '.', '-' or '_'")
+        raise ConfigError(
+            f"job name {config.name!r}: use 1 to 100 letters, digits, spaces, '.', '-' or '_', and not dots alone"
+        )
+    if config.back_to is not None and not config.resume:
+        raise ConfigError(f"going back to checkpoint {config.back_to} is a way to resume: give resume=True, too")
     storage, storage_uri = _storage(config)
     run = uuid.uuid4().hex
-    store = CheckpointStore(storage, config.name, retries_max=config.settings.storage_retries_max)
-    config = _checked_origin(plan, config, store)
-    # First of all, and without changing anything: a sink that overwrites must not do so for a job that may not start.
-    store.check_free(run, config.resume)
-    _validate(plan, config)
+    current = current_lineage(storage)
+    config = _checked_origin(plan, config, storage, current)
+    lineage = current if config.resume and current is not None else layout.new_lineage()
+    store = CheckpointStore(storage, config.name, lineage=lineage)
+    # First of all, and without changing anything.
+    store.check_free(config.resume)
+    _validate(plan, config, store)
     needed = slots_of(plan, config.settings)
     session = session or embedded_session(needed, config.name)
     check_slots(session, needed)
     # Before sources touch the directory: they may keep there what an earlier run needs.
     store.adopt(run, config.resume)
-    job = Job(plan, config, run=run, session=session, storage=storage, storage_uri=storage_uri, plan_at=plan_at)
+    job = Job(plan, config, run=run, session=session, store=store, storage_uri=storage_uri, plan_at=plan_at)
     job.start()
     return job
 
 
-def _checked_origin(plan: Plan, config: JobConfig, store: CheckpointStore) -> JobConfig:
+def _checked_origin(plan: Plan, config: JobConfig, directory: Storage, current: Lineage | None) -> JobConfig:
     """Refuse a savepoint that does not fit. One that is the very last checkpoint of the run that is here, as after
     `weir stop`, leaves nothing behind: then this run goes on from there, and its sinks with what they have written."""
     if config.from_savepoint is None:
@@ -72,8 +82,10 @@ def _checked_origin(plan: Plan, config: JobConfig, store: CheckpointStore) -> Jo
     storage = origin.open()
     manifest = origin.read(storage)
     check_compatible(manifest, plan, storage, may_drop=config.allow_dropped_state)
-    newest = store.listing().newest_published
-    is_last = newest == PublishedCheckpoint(manifest.checkpoint, manifest.attempt) and manifest.job == config.name
+    if current is None or manifest.job != config.name:
+        return config
+    newest = CheckpointStore(directory, config.name, lineage=current).listing().newest_published
+    is_last = newest == PublishedCheckpoint(manifest.checkpoint, manifest.attempt)
     return replace(config, resume=config.resume or is_last)
 
 
@@ -89,10 +101,12 @@ def _storage(config: JobConfig) -> tuple[Storage, str | None]:
     return open_writable(uri, "Checkpoints.to: the checkpoint location"), uri
 
 
-def _validate(plan: Plan, config: JobConfig) -> None:
+def _validate(plan: Plan, config: JobConfig, store: CheckpointStore) -> None:
     for vertex in plan.vertices:
-        for operator in vertex.operators:
-            if isinstance(operator.spec, Source):
-                operator.spec.validate(operator.name)
-            elif isinstance(operator.spec, Sink):
-                operator.spec.validate(config.name, operator.name, config.resume)
+        if isinstance(source := vertex.operators[0].spec, Source):
+            source.validate(vertex.operators[0].name)
+    sinks = SinkDesk(config, store.lineage, store.check_newest)
+    sinks.validate(plan)
+    if config.back_to is not None:
+        for repeated in sinks.repeated(plan, config.back_to):
+            warnings.warn(f"going back to checkpoint {config.back_to} writes again: {repeated}", stacklevel=3)

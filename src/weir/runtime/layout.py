@@ -1,39 +1,95 @@
 """Where things lie in a job's checkpoint directory.
 
-    job.json                       whose directory this is
-    finished.json                  the run has ended and committed everything
-    attempts/0000000003.claim      attempt 3 has been taken by a driver
-    attempts/0000000003.json       … and starts from this checkpoint
-    sources/UID/                   what a source keeps for replays
-    savepoints/                    where savepoints go when the user names no other place; never deleted
-    chk-0000000012/a3-UID-0-STATE-00000
-    shared/0000000012-a3-UID-0-STATE-00000  written for checkpoint 12, and referred to by later ones
-    chk-0000000012/manifest.json   only with this is it a checkpoint
-    chk-0000000011/aborted         given up; kept until it is retired, so that its id is not used again
+    job.json                              whose directory this is
+    attempts/0000000003.claim             attempt 3 has been taken by a driver
+    attempts/0000000003.LINEAGE.start     … and starts from this checkpoint, in this lineage
+    attempts/0000000003.LINEAGE.ids       … and has given out the ids of checkpoints below this one
+    attempts/0000000003.LINEAGE.completed … and has told its tasks that this checkpoint is complete
+    attempts/0000000003.LINEAGE.finished  … and has ended and committed everything
+    savepoints/                           where savepoints go when the user names no other place; never deleted
+    LINEAGE/sources/UID/                  what a source keeps for replays
+    LINEAGE/chk-0000000012/a3-UID-0-STATE-00000
+    LINEAGE/shared/0000000012-a3-UID-0-STATE-00000  written for checkpoint 12, and referred to by later ones
+    LINEAGE/chk-0000000012/manifest.json  only with this is it a checkpoint
 
-Every name of a state file carries the attempt, so an old attempt's late upload
-never replaces a file of a newer one. Pure functions of names.
+A lineage is random, attempts and ids only grow in it, and every name of a state file
+carries them all: no name is ever used twice, so whatever is written or deleted late
+meets nothing of anybody else's. Pure functions of names.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
+from dataclasses import dataclass
+from typing import Literal
 from urllib.parse import quote
 
-from weir.ids import AttemptId, CheckpointId, Uid
+from weir.ids import AttemptId, CheckpointId, Lineage, Uid
 
 JOB_FILE = "job.json"
-FINISHED_FILE = "finished.json"
 ATTEMPTS = "attempts"
-ABORTED = "aborted"
 MANIFEST = "manifest.json"
 SOURCES = "sources"
 SHARED = "shared"
 SAVEPOINTS = "savepoints"
+
+Note = Literal["start", "ids", "completed", "finished"]
+
+LINEAGE_PATTERN = r"[0-9a-f]{10}"
+_LINEAGE = re.compile(LINEAGE_PATTERN)
 _CHECKPOINT = re.compile(r"chk-(\d{10,})")
-_SHARED = re.compile(r"(\d{10,})-a\d+-")
+_STATE = re.compile(r"a\d+-.+")
+_SHARED = re.compile(r"(\d{10,})-a\d+-.+")
 _CLAIM = re.compile(r"(\d{10,})\.claim")
-_START = re.compile(r"(\d{10,})\.json")
+_NOTE = re.compile(rf"(\d{{10,}})\.({LINEAGE_PATTERN})\.(start|ids|completed|finished)")
+
+
+def new_lineage() -> Lineage:
+    """Never drawn before."""
+    return Lineage(secrets.token_hex(5))
+
+
+def is_lineage(name: str) -> bool:
+    """Whether this is the directory of one."""
+    return _LINEAGE.fullmatch(name) is not None
+
+
+# --- Attempts -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AttemptNote:
+    """Something that a driver has noted about an attempt of its own."""
+
+    attempt: AttemptId
+    lineage: Lineage
+    note: Note
+
+    @property
+    def path(self) -> str:
+        return f"{ATTEMPTS}/{self.attempt:010d}.{self.lineage}.{self.note}"
+
+    @classmethod
+    def parse(cls, name: str) -> AttemptNote | None:
+        """None for a name that is none of a note."""
+        match = _NOTE.fullmatch(name)
+        if match is None:
+            return None
+        note: Note = match[3]  # type: ignore[assignment]
+        return cls(AttemptId(int(match[1])), Lineage(match[2]), note)
+
+
+def claim_path(attempt: AttemptId) -> str:
+    return f"{ATTEMPTS}/{attempt:010d}.claim"
+
+
+def claimed_attempt(name: str) -> AttemptId | None:
+    match = _CLAIM.fullmatch(name)
+    return AttemptId(int(match[1])) if match else None
+
+
+# --- Below a lineage ------------------------------------------------------------------------------------
 
 
 def checkpoint_directory(checkpoint: CheckpointId) -> str:
@@ -65,12 +121,12 @@ def shared_prefix(checkpoint: CheckpointId, attempt: AttemptId) -> str:
 
 
 def shared_since(name: str) -> CheckpointId | None:
-    """The checkpoint that a shared file was written for.
+    """The checkpoint that a shared file was written for; None: it is none of ours.
 
     >>> shared_since("0000000012-a3-sum-0-aggregate-00000")
     12
     """
-    match = _SHARED.match(name)
+    match = _SHARED.fullmatch(name)
     return CheckpointId(int(match[1])) if match else None
 
 
@@ -79,12 +135,9 @@ def state_prefix(attempt: AttemptId) -> str:
     return f"a{attempt}-"
 
 
-def claim_path(attempt: AttemptId) -> str:
-    return f"{ATTEMPTS}/{attempt:010d}.claim"
-
-
-def start_path(attempt: AttemptId) -> str:
-    return f"{ATTEMPTS}/{attempt:010d}.json"
+def is_of_checkpoint(name: str) -> bool:
+    """Whether a file in a checkpoint's directory is one of ours."""
+    return name == MANIFEST or _STATE.fullmatch(name) is not None
 
 
 def checkpoint_of(name: str) -> CheckpointId | None:
@@ -95,13 +148,3 @@ def checkpoint_of(name: str) -> CheckpointId | None:
     """
     match = _CHECKPOINT.fullmatch(name)
     return CheckpointId(int(match[1])) if match else None
-
-
-def claimed_attempt(name: str) -> AttemptId | None:
-    match = _CLAIM.fullmatch(name)
-    return AttemptId(int(match[1])) if match else None
-
-
-def started_attempt(name: str) -> AttemptId | None:
-    match = _START.fullmatch(name)
-    return AttemptId(int(match[1])) if match else None

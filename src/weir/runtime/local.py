@@ -18,7 +18,7 @@ from typing import Any
 from weir.config import Checkpoints, FixedDelay, JobConfig, RocksDb, Settings
 from weir.errors import JobFailed, ProtocolViolation
 from weir.graph.plan import Plan
-from weir.ids import AttemptId, ChannelId, CheckpointId, TaskIndex
+from weir.ids import AttemptId, ChannelId, CheckpointId, Lineage, TaskIndex
 from weir.runtime import layout, phases
 from weir.runtime.calls import ThreadedCalls
 from weir.runtime.channels import LocalChannel
@@ -91,7 +91,7 @@ class _Task:
         self._run = run
         self._background = _Background(run.rng)
         self._directory: tempfile.TemporaryDirectory[str] | None = None
-        self._config = WorkerConfig(JOB, run.shipped_plan(), task, attempt, "exactly_once", run.settings)
+        self._config = WorkerConfig(JOB, run.shipped_plan(), task, attempt, "exactly_once", run.settings, run.lineage)
         self.send(TaskRegistered(attempt, task, f"local:{task}", 0))
 
     def send(self, message: FromTask) -> None:
@@ -153,13 +153,15 @@ class LocalRun:
         crashes: Sequence[int],
         checkpoint_every: int | None,
         rng: random.Random | None,
+        lineage: Lineage,
     ) -> None:
         # Nobody is ever late here: the clock is ours. And there is one process, so whatever fails fails with it.
         settings = replace(settings, heartbeat_timeout="1000d", launch_timeout="1000d", stop_timeout="1000d")
         settings = replace(settings, share_slots=True)
         self.settings, self.rng, self.shipped_plan = settings, rng, shipped_plan
         self._plan = plan
-        self.clock, self.storage = _Clock(), MemoryStorage(MEMORY_BYTES)
+        store = CheckpointStore(MemoryStorage(MEMORY_BYTES), JOB, lineage=lineage)
+        self.clock, self.storage, self.lineage = _Clock(), store.storage, lineage
         self.turns = 0
         self.checkpoints = 0
         self.said: deque[FromTask] = deque()
@@ -180,7 +182,7 @@ class LocalRun:
             clock=self.clock,
             background=self._background,
             cluster=self,
-            store=CheckpointStore(self.storage, JOB, retries_max=1),
+            store=store,
             settings=CoordinatorSettings(),
             notify=self._noticed,
         )

@@ -159,3 +159,8 @@ class Region:
 
     def _deadline(self) -> float:
         return self._clock.now_ms() + duration_ms(self._settings.launch_timeout)
+
+
+def laid_out(plan: Plan, settings: Settings, *, clock: Clock, cluster: Cluster) -> tuple[Region, ...]:
+    """The regions of a plan, none of which has begun."""
+    return tuple(Region(part, settings, clock=clock, cluster=cluster) for part in regions_of(plan, settings))

@@ -175,7 +175,9 @@ class Origin:
         return replace(manifest, operators=operators)
 
     def _missing(self, storage: Storage) -> str:
-        within = [name for name in storage.list("") if layout.checkpoint_of(name) is not None]
+        below = [name for name in storage.list("") if layout.is_lineage(name)]
+        within = [f"{name}/{chk}" for name in below for chk in storage.list(name) if layout.checkpoint_of(chk)]
+        within += [name for name in storage.list("") if layout.checkpoint_of(name) is not None]
         if within and not self._is_checkpoint:
             return (
                 f"it is a job's checkpoint directory; name one of its checkpoints, such as {self.location}/{within[-1]}"

@@ -30,7 +30,15 @@ from weir.snapshot.commit import (
     ReportCommitted,
     RestoredPending,
 )
+from weir.snapshot.manifest import Manifest
 from weir.snapshot.messages import Json
+
+
+def pending_of(manifest: Manifest, uid: Uid) -> list[Json]:
+    """The committables of one sink, of all its subtasks, that a checkpoint names."""
+    operator = manifest.operators.get(uid)
+    inlines = [] if operator is None else [part.inline for part in operator.parts if part.inline is not None]
+    return [committable for inline in inlines for _, committable in inline["pending"]]
 
 
 class SinkEnd:
@@ -97,7 +105,7 @@ class SinkEnd:
         if isinstance(effect, Commit):
             commit = effect
             self._background.run(
-                lambda: self._writer.commit(commit.committables),
+                lambda: self._writer.commit(commit.grant, commit.committables),
                 lambda result: self._committed(commit, result),
             )
         elif isinstance(effect, ReportCommitted):

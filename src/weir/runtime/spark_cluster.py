@@ -16,14 +16,15 @@ from weir.config import Checkpoints, JobConfig
 from weir.errors import SlotsMissing, WeirError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, TaskIndex
+from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.clock import Mailbox
 from weir.runtime.control import ControlServer
 from weir.runtime.driver import Driver
 from weir.runtime.local_directory import remove_run
-from weir.runtime.ports import Storage
 from weir.runtime.region import slots_of
 from weir.runtime.spark import driver_host, task_host
 from weir.runtime.stage import BarrierStage
+from weir.runtime.storage import location_below
 from weir.runtime.task import TaskSpec, run_task
 from weir.snapshot.messages import FromTask, TaskRegistered, ToTask
 
@@ -39,7 +40,7 @@ class SparkCluster:
         config: JobConfig,
         *,
         session: SparkSession,
-        storage: Storage,
+        store: CheckpointStore,
         storage_uri: str | None,
         mailbox: Mailbox,
     ) -> None:
@@ -47,7 +48,8 @@ class SparkCluster:
         self._config = config
         self._session = session
         self._mailbox = mailbox
-        self._storage_uri = storage_uri
+        self._lineage = store.lineage
+        self._storage_uri = None if storage_uri is None else location_below(storage_uri, store.lineage)
         self._token = secrets.token_urlsafe(32)
         self._stages: dict[AttemptId, BarrierStage] = {}
         self._processes: dict[tuple[AttemptId, TaskIndex], int] = {}
@@ -55,7 +57,7 @@ class SparkCluster:
         self._control = ControlServer(
             driver_host(session),
             token=self._token,
-            storage=storage if storage_uri is None else None,
+            storage=store.storage if storage_uri is None else None,
             on_message=lambda message: mailbox.post(partial(self._hear, message)),
             on_lost=lambda attempt, task, reason: mailbox.post(partial(self._lost, attempt, task, reason)),
         )
@@ -72,6 +74,7 @@ class SparkCluster:
         spec = TaskSpec(
             job=self._config.name,
             plan=plan,
+            lineage=self._lineage,
             attempt=attempt,
             mode=(self._config.checkpoints or Checkpoints()).mode,
             settings=self._config.settings,

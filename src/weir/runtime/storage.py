@@ -172,35 +172,38 @@ class Below:
 
     def __init__(self, storage: Storage, directory: str) -> None:
         self._storage = storage
-        self._prefix = f"{checked(directory)}/"
+        self._directory = checked(directory)
 
     @property
     def creates_atomically(self) -> bool:
         return self._storage.creates_atomically
 
     def write(self, path: str, data: pa.Buffer | bytes) -> None:
-        self._storage.write(self._prefix + path, data)
+        self._storage.write(self._at(path), data)
 
     def publish(self, path: str, data: bytes) -> None:
-        self._storage.publish(self._prefix + path, data)
+        self._storage.publish(self._at(path), data)
 
     def create(self, path: str, data: bytes) -> bool:
-        return self._storage.create(self._prefix + path, data)
+        return self._storage.create(self._at(path), data)
 
     def read(self, path: str) -> pa.Buffer:
-        return self._storage.read(self._prefix + path)
+        return self._storage.read(self._at(path))
 
     def list(self, path: str) -> list[str]:
-        return self._storage.list(self._prefix + path)
+        return self._storage.list(self._at(path))
 
     def delete(self, path: str) -> None:
-        self._storage.delete(self._prefix + path)
+        self._storage.delete(self._at(path))
 
     def prune(self, path: str) -> None:
-        self._storage.prune(self._prefix + path)
+        self._storage.prune(self._at(path))
 
     def move(self, source: str, target: str) -> None:
-        self._storage.move(self._prefix + source, self._prefix + target)
+        self._storage.move(self._at(source), self._at(target))
+
+    def _at(self, path: str) -> str:
+        return f"{self._directory}/{checked(path)}" if path else self._directory
 
 
 class MemoryStorage:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from weir.config import Mode, RocksDb, Settings, duration_ms
 from weir.errors import JobError, TaskLost, WeirError
 from weir.graph.plan import Plan
-from weir.ids import AttemptId, TaskIndex
+from weir.ids import AttemptId, Lineage, TaskIndex
 from weir.runtime import layout
 from weir.runtime.calls import ThreadedCalls
 from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
@@ -46,13 +46,14 @@ class TaskSpec:
 
     job: str
     plan: Plan
+    lineage: Lineage
     attempt: AttemptId
     mode: Mode
     settings: Settings
     control_address: str
     token: str
     storage_uri: str | None
-    """None: the driver's memory."""
+    """Where checkpoints of this lineage lie; None: in the driver's memory."""
 
 
 def run_task(spec: TaskSpec, task: TaskIndex, host: str) -> None:
@@ -114,7 +115,7 @@ class _Task:
             return
         storage = self._storage()
         self._transport.connect(deploy.addresses)
-        config = WorkerConfig(spec.job, spec.plan, self._task, spec.attempt, spec.mode, spec.settings)
+        config = WorkerConfig(spec.job, spec.plan, self._task, spec.attempt, spec.mode, spec.settings, spec.lineage)
         storage = self._with_directory(storage)
         ports = WorkerPorts(
             self._clock,

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from weir.config import Mode, Settings, duration_ms, size_bytes
 from weir.errors import ProtocolViolation
 from weir.graph.plan import Plan, PlannedOperator
-from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex, Uid
+from weir.ids import AttemptId, CheckpointId, Lineage, SubtaskId, TaskIndex, Uid
 from weir.operators.base import OperatorContext, OperatorSpec, Restored
 from weir.operators.calls import MakeCalls
 from weir.operators.sink import Sink
@@ -80,6 +80,7 @@ class WorkerConfig:
     attempt: AttemptId
     mode: Mode
     settings: Settings
+    lineage: Lineage
 
 
 class Worker:
@@ -347,6 +348,7 @@ class _Builder:
             parallelism=self._vertex.parallelism,
             max_parallelism=self._config.plan.max_parallelism,
             attempt=self._config.attempt,
+            lineage=self._config.lineage,
             place=StatePlace(
                 backend=self._config.settings.backend,
                 directory=self._directory(operator.uid),

@@ -13,19 +13,31 @@ one late. What decides is where the later attempts started from. An attempt is
 So whatever an older driver let sinks commit was durable, with the start that it
 descends from, before a newer claim existed; the newer attempt has seen it, and has
 started from it or from a descendant.
-An older driver that does not know yet may still write a manifest whose id is in use.
-It must not replace one that is there: either only the first with an id is created,
-or manifests of different attempts have different names, and starts name the writer.
+An older driver that does not know yet may still write a manifest. Its id is its own: ids
+are leased in storage before they are given out, and a newer attempt begins above the
+leases of all the others. What was restored or complete once must be there as long as
+nothing newer is: when it is not, somebody has taken it away, and nobody goes on from an
+older one unless asked to. An attempt that was asked to go back restores a copy of its own
+making, which ends the line of descent.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from weir.ids import AttemptId, CheckpointId
+
+NONE_GIVEN_OUT = CheckpointId(1)
+
+
+def overtaken_by(claimed: Iterable[AttemptId], own: AttemptId) -> AttemptId | None:
+    """The newest attempt, if it is newer than one's own: then whoever has that must not complete, delete or report
+    anything any more."""
+    newest = max(claimed, default=own)
+    return newest if newest > own else None
 
 
 @dataclass(frozen=True)
@@ -43,20 +55,29 @@ class AttemptStart:
     attempt: AttemptId
     restored_from: CheckpointId | None
     writer: AttemptId | None = None
-    """The attempt that wrote the restored checkpoint. Needed where two attempts can write manifests with the same id;
-    where a manifest is created only if there is none with that id, the id says it."""
+    """The attempt that wrote the restored checkpoint; the attempt itself when it was asked to go back."""
+    ids_below: CheckpointId = NONE_GIVEN_OUT
+    """Checkpoints below were given out, or may have been."""
+
+    @property
+    def goes_back(self) -> bool:
+        return self.writer == self.attempt
 
 
 @dataclass(frozen=True)
 class Listing:
     """What is in a job's directory."""
 
-    directories: tuple[CheckpointId, ...] = ()
+    traces: tuple[CheckpointId, ...] = ()
     """Every checkpoint of which anything is there: complete, aborted or half-written."""
     published: tuple[PublishedCheckpoint, ...] = ()
     claimed: tuple[AttemptId, ...] = ()
     """Attempts that were claimed. One without a start never ran, and voids nothing."""
     starts: tuple[AttemptStart, ...] = ()
+    completed: tuple[PublishedCheckpoint, ...] = ()
+    """The last checkpoint of each attempt that tasks were told to be complete, be it there or not."""
+    leases: tuple[PublishedCheckpoint, ...] = ()
+    """What attempts have leased since they started: checkpoints below were given out, or may have been."""
 
     @property
     def valid(self) -> tuple[CheckpointId, ...]:
@@ -74,22 +95,32 @@ class Listing:
         return max(self.valid_published, key=lambda published: published.checkpoint, default=None)
 
     @property
+    def missing(self) -> CheckpointId | None:
+        """The checkpoint that the newest attempt would have to restore, if that is not there."""
+        line_start = max((start.attempt for start in self.starts if start.goes_back), default=0)
+        starts = [start for start in self.starts if start.attempt >= line_start]
+        known = [start.restored_from for start in starts if start.restored_from is not None]
+        known += [entry.checkpoint for entry in self.completed if entry.attempt >= line_start]
+        newest_known = max(known, default=None)
+        if newest_known is None or (self.newest is not None and self.newest >= newest_known):
+            return None
+        return newest_known
+
+    @property
     def next_attempt(self) -> AttemptId:
         """Above every attempt that has left a trace."""
         starts = [start.attempt for start in self.starts]
-        publishers = [published.attempt for published in self.published]
+        publishers = [entry.attempt for entry in (*self.published, *self.completed)]
         return AttemptId(max([0, *self.claimed, *starts, *publishers]) + 1)
 
-    @property
-    def next_checkpoint(self) -> CheckpointId:
-        """Above every checkpoint that has left a trace, void, half-written and deleted ones included."""
-        published = [entry.checkpoint for entry in self.published]
-        restored = [start.restored_from for start in self.starts if start.restored_from is not None]
-        return CheckpointId(max([0, *self.directories, *published, *restored]) + 1)
-
-    def is_fenced(self, attempt: AttemptId) -> bool:
-        """Whether a newer attempt has been claimed: then this one must not complete or delete anything any more."""
-        return any(claimed > attempt for claimed in self.claimed)
+    def next_checkpoint(self, own: frozenset[AttemptId] = frozenset()) -> CheckpointId:
+        """Above every checkpoint that was given out, void, half-written and deleted ones included. What was given out
+        of the leases of its own attempts, a driver knows itself."""
+        known = [entry.checkpoint for entry in (*self.published, *self.completed)]
+        known += [start.restored_from for start in self.starts if start.restored_from is not None]
+        leased = [lease.checkpoint for lease in self.leases if lease.attempt not in own]
+        leased += [start.ids_below for start in self.starts if start.attempt not in own]
+        return CheckpointId(max([1, *leased, *(id + 1 for id in (*self.traces, *known))]))
 
     @cached_property
     def valid_published(self) -> tuple[PublishedCheckpoint, ...]:
@@ -113,10 +144,10 @@ class Listing:
             if attempt not in starts:
                 continue
             restored = starts[attempt].restored_from
-            if restored is None:
+            if restored is None or starts[attempt].goes_back:
                 return
             ceiling = min(ceiling, restored)
-            # None: it is gone (retired, or deleted by an operator who wants an older one), so any older attempt may be
-            # the ancestor; the ceiling still holds.
+            # None: it is gone (retired, or deleted by hand), so any older attempt may be the ancestor; the ceiling
+            # still holds.
             writers = [p.attempt for p in self.published if p.checkpoint == restored and p.attempt < attempt]
             ancestor = starts[attempt].writer or max(writers, default=None)

@@ -5,14 +5,12 @@ other of the two. Reads and writes no file. Any altered or missing byte is detec
 
     {"body":{"version":1,"job":…,"operators":{UID:{"parallelism":…,"parts":[…]}}},"sha256":"…"}
 
-is ordinary JSON, but its frame and the body are compared byte for byte. The frame is
-the same for all versions, so that damage is told from a version that is too new.
+is a sealed record (records.py).
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -20,16 +18,12 @@ from typing import Any, Literal, TypeAlias
 from weir.errors import CheckpointError, CorruptCheckpoint, ProtocolViolation
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
 from weir.snapshot.messages import FileRef, Json, OperatorPart, StatePart
+from weir.snapshot.records import seal, unseal
 
 VERSION = 1
 """The format that is written, and the newest that can be read."""
 
 Kind: TypeAlias = Literal["checkpoint", "savepoint"]
-
-_FRAME_START = b'{"body":'
-_FRAME_MIDDLE = b',"sha256":"'
-_FRAME_END = b'"}'
-_DIGEST_LENGTH = 64
 
 HASHED_BYTES = 4 << 20
 """Of a file, that are hashed at once: some milliseconds of work."""
@@ -141,13 +135,12 @@ def encode(manifest: Manifest) -> bytes:
         "created_ms": manifest.created_ms,
         "operators": {uid: _operator_json(operator) for uid, operator in manifest.operators.items()},
     }
-    data = json.dumps(body, separators=(",", ":")).encode("ascii")
-    return b"".join((_FRAME_START, data, _FRAME_MIDDLE, _digest(data), _FRAME_END))
+    return seal(body)
 
 
 def decode(data: bytes) -> Manifest:
     """The manifest, CorruptCheckpoint when any byte is not what was written, or CheckpointError when it is too new."""
-    body = _json(_body(data))
+    body = unseal(data, "the manifest")
     version = body.get("version") if isinstance(body, dict) else None
     if not isinstance(version, int):
         raise CorruptCheckpoint(f"the manifest has format version {version!r}; expected a whole number")
@@ -171,29 +164,6 @@ def decode(data: bytes) -> Manifest:
         raise CorruptCheckpoint(
             f"the manifest lacks what format version {version} has: {type(error).__name__} {error}"
         ) from error
-
-
-def _body(data: bytes) -> bytes:
-    """The body, once frame and digest are found to be right."""
-    tail = len(_FRAME_MIDDLE) + _DIGEST_LENGTH + len(_FRAME_END)
-    body = data[len(_FRAME_START) : -tail]
-    if data != b"".join((_FRAME_START, body, _FRAME_MIDDLE, _digest(body), _FRAME_END)):
-        raise CorruptCheckpoint(
-            f"the manifest ({len(data)} bytes) is not what was written: it was altered or cut off; restore the file "
-            "from a backup"
-        )
-    return body
-
-
-def _json(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise CorruptCheckpoint(f"the manifest's body is not JSON: {error}") from error
-
-
-def _digest(body: bytes) -> bytes:
-    return hashlib.sha256(body).hexdigest().encode("ascii")
 
 
 def _operator_json(operator: OperatorSnapshot) -> Json:

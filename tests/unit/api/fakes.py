@@ -8,7 +8,8 @@ from typing import Any
 from weir.config import JobConfig
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId
-from weir.operators.sink import Sink
+from weir.operators.sink import Sink, SinkOwner
+from weir.runtime.layout import new_lineage
 from weir.snapshot.history import CheckpointRecord, CheckpointState
 
 
@@ -64,7 +65,7 @@ class FakeLauncher:
         for vertex in plan.vertices:
             last = vertex.operators[-1]
             if isinstance(last.spec, Sink):
-                last.spec.validate(config.name, last.name, config.resume)
+                last.spec.validate(SinkOwner(config.name, new_lineage(), last.uid, last.name, resume=config.resume))
         self.launched.append((plan, config, session))
         return self.handle
 

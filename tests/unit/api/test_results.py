@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import weir
+from tests.contract.sinks import adopted, owner
 from tests.unit.api.fakes import FakeLauncher
 from weir import connectors
 from weir.errors import OwnershipError, PlanError
@@ -73,7 +74,7 @@ def test_to_dataframe_writes_parquet_and_gives_an_empty_frame_its_schema(
 def test_collecting_into_a_directory_of_another_job_is_refused_and_leaves_it_alone(
     launcher: FakeLauncher, tmp_path: Path
 ) -> None:
-    connectors.FileSink(tmp_path / "out").validate("another", "out", False)
+    adopted(connectors.FileSink(tmp_path / "out"), owner(job="another"))
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(OwnershipError):
         weir.Environment().from_collection([("a",)], "word string").collect(str(tmp_path / "out"))

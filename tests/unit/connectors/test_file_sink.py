@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -12,88 +13,168 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from tests.contract.sinks import context, pending, read_numbers, rows
+from tests.contract.sinks import adopted, context, grant, owner, pending, read_numbers, rows, still_ours
 from weir.connectors import FileSink
 from weir.connectors.encode import encode
-from weir.connectors.parts import PartName, name_of_uid
-from weir.errors import ConfigError, JobError, OwnershipError, SchemaError, StorageUnavailable
-from weir.ids import CheckpointId
+from weir.connectors.part_names import PartName, name_of_uid
+from weir.errors import CheckpointError, ConfigError, JobError, OwnershipError, SchemaError, StorageUnavailable
+from weir.ids import AttemptId, CheckpointId
+from weir.operators.base import NO_LINEAGE
 from weir.runtime.storage import MemoryStorage, register_scheme
+from weir.runtime.storage_files import LocalStorage
+
+NEXT_LIFE = "abcdef0123"
+"""The lineage of a run that began anew."""
 
 
-def write_and_commit(sink: FileSink, *numbers: int, attempt: int = 1) -> None:
+def write_and_commit(sink: FileSink, *numbers: int, attempt: int = 1, lineage: str = NO_LINEAGE) -> None:
     writer = sink.writer()
-    writer.open(context(attempt=attempt), None)
+    writer.open(context(attempt=attempt, lineage=lineage), None)
     writer.write(rows(*numbers))
-    writer.commit([writer.prepare(CheckpointId(1))()])
+    writer.commit(grant(1), [writer.prepare(CheckpointId(1))()])
     writer.close()
 
 
 def test_a_directory_of_another_job_is_refused_with_both_names(tmp_path: Path) -> None:
-    FileSink(tmp_path).validate("first", "out", False)
+    adopted(FileSink(tmp_path), owner(job="first", resume=False))
     for resume in (False, True):
-        with pytest.raises(OwnershipError, match=r"'out'.*belongs to job 'first'.*job 'second'.*another directory"):
-            FileSink(tmp_path, overwrite=True).validate("second", "out", resume)
+        with pytest.raises(OwnershipError, match=r"belongs to job 'first'.*job 'second'.*another directory"):
+            adopted(FileSink(tmp_path, overwrite=True), owner(job="second", resume=resume))
 
 
 def test_output_of_an_earlier_run_is_neither_mixed_nor_overwritten_unasked(tmp_path: Path) -> None:
     sink = FileSink(tmp_path)
-    sink.validate("job", "out", False)
+    adopted(sink, owner(job="job", resume=False))
     write_and_commit(sink, 1, 2)
     with pytest.raises(OwnershipError, match=r"earlier run.*resume=True.*overwrite=True"):
-        sink.validate("job", "out", False)
-    sink.validate("job", "out", True)
+        adopted(sink, owner(job="job", resume=False))
+    adopted(sink, owner(job="job", resume=True))
     assert read_numbers(tmp_path, "parquet") == [1, 2]
 
 
 def test_overwrite_clears_what_an_earlier_run_wrote_but_not_when_resuming(tmp_path: Path) -> None:
     sink = FileSink(tmp_path, overwrite=True)
-    sink.validate("job", "out", False)
+    adopted(sink, owner(job="job", resume=False))
     write_and_commit(sink, 1, 2)
-    sink.validate("job", "out", True)
+    adopted(sink, owner(job="job", resume=True))
     assert read_numbers(tmp_path, "parquet") == [1, 2]
-    sink.validate("job", "out", False)
+    adopted(sink, owner(job="job", lineage=NEXT_LIFE))
     assert read_numbers(tmp_path, "parquet") == []
-    write_and_commit(sink, 3)
+    write_and_commit(sink, 3, lineage=NEXT_LIFE)
     assert read_numbers(tmp_path, "parquet") == [3]
 
 
+def test_a_resume_whose_checkpoints_are_lost_does_not_write_over_the_output(tmp_path: Path) -> None:
+    """Its attempts begin at 1 again, and so do its epochs: without the lineage its parts would have the old names."""
+    sink = FileSink(tmp_path)
+    adopted(sink, owner(job="job"))
+    write_and_commit(sink, 1, 2)
+    with pytest.raises(OwnershipError, match=r"checkpoints are not where.*Checkpoints.to.*overwrite=True"):
+        sink.validate(owner(job="job", resume=True, lineage=NEXT_LIFE))
+    write_and_commit(sink, 3, lineage=NEXT_LIFE)
+    assert sorted(read_numbers(tmp_path, "parquet")) == [1, 2, 3], "and even if somebody did, nothing is replaced"
+
+
+def test_a_part_never_replaces_another_file(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path, "jsonl")
+    adopted(sink, owner())
+    writer = sink.writer()
+    writer.open(context(), None)
+    writer.write(rows(1))
+    committable = writer.prepare(CheckpointId(1))()
+    (tmp_path / committable["parts"][0]).write_text('{"n": 7}\n')
+    with pytest.raises(CheckpointError, match=r"that is not the part of that name"):
+        writer.commit(grant(1), [committable])
+    assert read_numbers(tmp_path, "jsonl") == [7]
+
+
+@pytest.mark.parametrize("attempts", [2, 3])
+def test_committed_parts_may_be_compacted_moved_and_deleted(tmp_path: Path, attempts: int) -> None:
+    """The last manifest still names them: it was written before they were committed."""
+    sink = FileSink(tmp_path, "jsonl")
+    adopted(sink, owner())
+    writer = sink.writer()
+    writer.open(context(), None)
+    writer.write(rows(1))
+    committable = writer.prepare(CheckpointId(1))()
+    writer.commit(grant(1), [committable])
+    (tmp_path / committable["parts"][0]).rename(tmp_path / "compacted.jsonl")
+    for attempt in range(2, attempts + 1):
+        sink.recover(owner(resume=True), AttemptId(attempt), [committable], still_ours)
+        writer = sink.writer()
+        writer.open(context(attempt=attempt), [committable])
+        writer.commit(grant(1), [committable])
+    assert read_numbers(tmp_path, "jsonl") == [1]
+
+
+def test_parts_that_were_compacted_while_a_commit_was_cut_off_are_not_written_again(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path, "jsonl", roll_rows=1)
+    adopted(sink, owner())
+    writer = sink.writer()
+    writer.open(context(), None)
+    writer.write(rows(1))
+    writer.write(rows(2))
+    committable = writer.prepare(CheckpointId(1))()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalStorage, "move", _once(LocalStorage.move))
+        with pytest.raises(KeyboardInterrupt):
+            writer.commit(grant(1), [committable])
+    (first,) = tmp_path.glob("part-*")
+    first.rename(tmp_path / "compacted.jsonl")
+    writer = sink.writer()
+    writer.open(context(attempt=2), [committable])
+    writer.commit(grant(1), [committable])
+    assert sorted(read_numbers(tmp_path, "jsonl")) == [1, 2]
+
+
+def _once(move: Callable[..., None]) -> Callable[..., None]:
+    """The process dies in its second move."""
+    moves = iter([move])
+
+    def moved(*given: object) -> None:
+        if (perform := next(moves, None)) is None:
+            raise KeyboardInterrupt
+        perform(*given)
+
+    return moved
+
+
 def test_overwrite_may_change_the_format(tmp_path: Path) -> None:
-    FileSink(tmp_path, "csv").validate("job", "out", False)
+    adopted(FileSink(tmp_path, "csv"), owner(job="job", resume=False))
     write_and_commit(FileSink(tmp_path, "csv"), 1)
-    FileSink(tmp_path, "jsonl", overwrite=True).validate("job", "out", False)
+    adopted(FileSink(tmp_path, "jsonl", overwrite=True), owner(job="job", resume=False))
     with pytest.raises(OwnershipError, match="earlier run"):
         write_and_commit(FileSink(tmp_path, "jsonl"), 1)
-        FileSink(tmp_path, "jsonl").validate("job", "out", False)
+        adopted(FileSink(tmp_path, "jsonl"), owner(job="job", resume=False))
 
 
 def test_files_that_no_sink_wrote_are_never_touched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("x")
     for overwrite in (False, True):
         with pytest.raises(OwnershipError, match="did not write"):
-            FileSink(tmp_path, overwrite=overwrite).validate("job", "out", False)
+            adopted(FileSink(tmp_path, overwrite=overwrite), owner(job="job", resume=False))
     assert (tmp_path / "thesis.txt").exists()
     (tmp_path / "thesis.txt").unlink()
     sink = FileSink(tmp_path, overwrite=True)
-    sink.validate("job", "out", False)
+    adopted(sink, owner(job="job", resume=False))
     write_and_commit(sink, 1)
     (tmp_path / "thesis.txt").write_text("x")
     with pytest.raises(OwnershipError, match=r"thesis.txt was not written"):
-        sink.validate("job", "out", False)
+        adopted(sink, owner(job="job", resume=False))
     assert (tmp_path / "thesis.txt").exists()
 
 
 def test_two_formats_do_not_mix_in_one_directory(tmp_path: Path) -> None:
-    FileSink(tmp_path, "csv").validate("job", "out", False)
+    adopted(FileSink(tmp_path, "csv"), owner(job="job", resume=False))
     write_and_commit(FileSink(tmp_path, "csv"), 1)
     with pytest.raises(OwnershipError, match=r"holds csv files.*writes jsonl"):
-        FileSink(tmp_path, "jsonl").validate("job", "out", True)
+        adopted(FileSink(tmp_path, "jsonl"), owner(job="job", resume=True))
 
 
 def test_two_sinks_of_one_job_may_share_a_directory(tmp_path: Path) -> None:
     sink = FileSink(tmp_path, "jsonl")
-    sink.validate("job", "a", False)
-    sink.validate("job", "b", False)
+    adopted(sink, owner(job="job", resume=False))
+    adopted(sink, owner(job="job", resume=False))
     committables = {}
     for uid in ("a", "b"):
         writer = sink.writer()
@@ -103,37 +184,37 @@ def test_two_sinks_of_one_job_may_share_a_directory(tmp_path: Path) -> None:
     for uid in ("a", "b"):
         writer = sink.writer()
         writer.open(context(uid=uid, attempt=2), [committables[uid]])
-        writer.commit([committables[uid]])
+        writer.commit(grant(1), [committables[uid]])
     assert read_numbers(tmp_path, "jsonl") == [1, 1]
 
 
 def test_an_altered_owner_file_is_refused(tmp_path: Path) -> None:
-    FileSink(tmp_path).validate("job", "out", False)
+    adopted(FileSink(tmp_path), owner(job="job", resume=False))
     (tmp_path / "_weir" / "owner.json").write_text("{nonsense")
     with pytest.raises(OwnershipError, match="unreadable"):
-        FileSink(tmp_path).validate("job", "out", False)
+        adopted(FileSink(tmp_path), owner(job="job", resume=False))
 
 
 def test_pending_parts_of_a_run_that_committed_nothing_are_removed_by_the_next(tmp_path: Path) -> None:
     sink = FileSink(tmp_path)
-    sink.validate("job", "out", False)
+    adopted(sink, owner(job="job", resume=False))
     writer = sink.writer()
     writer.open(context(), None)
     writer.write(rows(1))
     writer.prepare(CheckpointId(1))()
     assert len(pending(tmp_path)) == 1
-    sink.validate("job", "out", True)
+    adopted(sink, owner(job="job", resume=True))
     assert len(pending(tmp_path)) == 1, "a resumed run may still need them"
-    sink.validate("job", "out", False)
+    adopted(sink, owner(job="job", lineage=NEXT_LIFE))
     assert pending(tmp_path) == []
 
 
 def test_an_unwritable_directory_names_the_sink_and_the_place(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(JobError, match=r"sink 'out': the directory at '.*file/out' cannot be written"):
-        FileSink(tmp_path / "file" / "out").validate("job", "out", False)
-    with pytest.raises(ConfigError, match=r"sink 'out'.*scheme 'foo' is not known"):
-        FileSink("foo://x/y").validate("job", "out", False)
+    with pytest.raises(JobError, match=r"sink 'the sink': the directory at '.*file/out' cannot be written"):
+        adopted(FileSink(tmp_path / "file" / "out"), owner(job="job", resume=False))
+    with pytest.raises(ConfigError, match=r"sink 'the sink'.*scheme 'foo' is not known"):
+        adopted(FileSink("foo://x/y"), owner(job="job", resume=False))
 
 
 def test_wrong_settings_are_refused_at_once(tmp_path: Path) -> None:
@@ -161,7 +242,7 @@ def test_a_column_that_the_format_cannot_hold_is_refused_when_the_job_is_built(
 
 def test_large_epochs_go_to_the_disk_before_they_end(tmp_path: Path) -> None:
     sink = FileSink(tmp_path, "jsonl", roll_bytes=rows(1, 2).nbytes)
-    sink.validate("job", "out", False)
+    adopted(sink, owner(job="job", resume=False))
     writer = sink.writer()
     writer.open(context(), None)
     for number in range(5):
@@ -170,7 +251,7 @@ def test_large_epochs_go_to_the_disk_before_they_end(tmp_path: Path) -> None:
     assert read_numbers(tmp_path, "jsonl") == []
     committable = writer.prepare(CheckpointId(1))()
     assert len(committable["parts"]) == 3
-    writer.commit([committable])
+    writer.commit(grant(1), [committable])
     assert read_numbers(tmp_path, "jsonl") == [0, 1, 2, 3, 4]
 
 
@@ -186,7 +267,7 @@ def test_a_commit_whose_reply_was_lost_is_repeated_without_harm() -> None:
     storage = _LostReplies(1 << 20)
     register_scheme("lossy", lambda uri: storage)
     sink = FileSink("lossy://x", "jsonl", roll_rows=1)
-    sink.validate("job", "out", False)
+    adopted(sink, owner(job="job", resume=False))
     writer = sink.writer()
     writer.open(context(), None)
     writer.write(rows(1))
@@ -194,8 +275,8 @@ def test_a_commit_whose_reply_was_lost_is_repeated_without_harm() -> None:
     committable = writer.prepare(CheckpointId(1))()
     for _ in range(2):
         with pytest.raises(StorageUnavailable):
-            writer.commit([committable])
-    writer.commit([committable])
+            writer.commit(grant(1), [committable])
+    writer.commit(grant(1), [committable])
     assert len([name for name in storage.list("") if name.startswith("part-")]) == 2
 
 
@@ -232,7 +313,9 @@ def test_parquet_keeps_every_type(tmp_path: Path) -> None:
 
 def test_part_names_parse_back_whatever_the_uid() -> None:
     for uid in ("out", "a-1-2-3", "ünï/cödé", "part-x-1-1-1-1.csv"):
-        name = PartName(uid=name_of_uid(uid), subtask=7, attempt=3, epoch=12, number=0, kind="parquet")
+        name = PartName(
+            lineage=NEXT_LIFE, uid=name_of_uid(uid), subtask=7, attempt=3, epoch=12, number=0, kind="parquet"
+        )
         assert PartName.parse(str(name)) == name
         assert "/" not in str(name)
     assert name_of_uid("a/b") != name_of_uid("a_b")

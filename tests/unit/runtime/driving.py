@@ -9,12 +9,13 @@ import pytest
 
 from tests.sim.ports import SimBackground, SimClock
 from tests.unit.runtime.fakes import FaultyStorage, Pass, Script, Shelf, operator, plan_of, run_all, run_one
+from tests.unit.runtime.stores import LIFE, store_of
 from weir.config import Checkpoints, FixedDelay, JobConfig, Restart, Settings
 from weir.graph.plan import Forward, Plan
 from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex
 from weir.operators.sink import Sink
 from weir.runtime import phases
-from weir.runtime.checkpoint_store import CheckpointStore
+from weir.runtime.attempts import current_lineage
 from weir.runtime.driver import Driver, Notice
 from weir.snapshot.messages import (
     EpochsCommitted,
@@ -86,6 +87,7 @@ class Stage:
         plan: Plan | None = None,
         every: str | None = "1s",
         tolerable_failures: int = 0,
+        lineage: str = LIFE,
     ) -> None:
         self.clock, self.background, self.cluster = SimClock(), SimBackground(), FakeCluster()
         self.storage = storage or FaultyStorage()
@@ -102,7 +104,7 @@ class Stage:
             clock=self.clock,
             background=self.background,
             cluster=self.cluster,
-            store=CheckpointStore(self.storage, "job", retries_max=2),
+            store=store_of(self.storage, current_lineage(self.storage) or LIFE if resume else lineage),
             settings=CoordinatorSettings.from_config(checkpoints),
             notify=self.notices.append,
         )

@@ -17,6 +17,7 @@ from weir.operators.base import Emit, Frozen, InlinePart, Operator, OperatorCont
 from weir.operators.sink import Sink, SinkWriter
 from weir.operators.source import Source, SourceReader
 from weir.runtime.storage import MemoryStorage
+from weir.snapshot.commit import CommitGrant
 from weir.snapshot.messages import Json
 
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -217,7 +218,7 @@ class ShelfWriter(SinkWriter):
 
         return durable
 
-    def commit(self, committables: Sequence[Json]) -> None:
+    def commit(self, grant: CommitGrant, committables: Sequence[Json]) -> None:
         self.commits.append(list(committables))
         if self.commit_errors:
             raise self.commit_errors.popleft()

@@ -23,11 +23,11 @@ from tests.unit.runtime.driving import (
     waiting,
 )
 from tests.unit.runtime.fakes import FaultyStorage, run_all
+from tests.unit.runtime.stores import store_of
 from weir.config import FixedDelay, NoRestart
 from weir.errors import JobError, OwnershipError, ProtocolViolation, StorageUnavailable, UserCodeError
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime import phases
-from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.phases import Outcome
 from weir.snapshot.messages import DeployTask, Heartbeat, StopTask, TaskRegistered
 
@@ -264,7 +264,7 @@ def test_a_message_that_is_not_known_is_our_bug() -> None:
 
 def test_a_directory_that_is_not_ours_ends_the_job() -> None:
     storage = FaultyStorage()
-    CheckpointStore(storage, "theirs", retries_max=1).adopt("run-0", resume=False)
+    store_of(storage, job="theirs").adopt("run-0", resume=False)
     stage = Stage(storage=storage).begin()
     assert stage.ended.outcome is Outcome.FAILED
     assert "belongs to job 'theirs'" in (stage.ended.error or "")
@@ -272,7 +272,7 @@ def test_a_directory_that_is_not_ours_ends_the_job() -> None:
 
 def test_ownership_is_looked_at_again_after_a_failure_to_look() -> None:
     storage = FaultyStorage()
-    CheckpointStore(storage, "theirs", retries_max=1).adopt("run-0", resume=False)
+    store_of(storage, job="theirs").adopt("run-0", resume=False)
     stage = Stage(storage=storage)
     storage.fail("read", StorageUnavailable("no reply"))
     stage.begin()
@@ -303,7 +303,7 @@ def test_a_checkpoint_that_does_not_fit_the_job_ends_it() -> None:
 
 def test_a_driver_that_was_taken_over_fails_for_good() -> None:
     stage = running()
-    CheckpointStore(stage.storage, "job", retries_max=1).claim()
+    store_of(stage.storage).claim()
     stage.pass_ms(1_000).complete(1).stage_ends()
     assert stage.ended.outcome is Outcome.FAILED
     assert "another driver has taken over job 'job' with attempt 2" in (stage.ended.error or "")
@@ -311,7 +311,7 @@ def test_a_driver_that_was_taken_over_fails_for_good() -> None:
 
 def test_a_claim_that_was_taken_over_fails_for_good() -> None:
     stage = claiming()
-    stage.storage.then("publish", lambda: CheckpointStore(stage.storage, "job", retries_max=1).claim())
+    stage.storage.then("publish", lambda: store_of(stage.storage).claim())
     run_all(stage.background)
     assert stage.ended.outcome is Outcome.FAILED
     assert OwnershipError.__name__ in (stage.ended.error or "")

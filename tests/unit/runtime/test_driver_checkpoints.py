@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.runtime.driving import DELAY_MS, Stage
 from tests.unit.runtime.fakes import FaultyStorage, run_all
+from tests.unit.runtime.stores import LIFE, NEXT_LIFE, files_of
 from weir.errors import ProtocolViolation, StorageFull, StorageUnavailable
 from weir.ids import AttemptId, CheckpointId, SubtaskId, VertexId
 from weir.runtime import layout, phases
@@ -36,7 +37,7 @@ def test_tasks_are_told_of_completion_only_when_the_manifest_is_there() -> None:
     assert stage.cluster.told(CheckpointCompleted) == []
     run_all(stage.background)
     assert stage.cluster.told(CheckpointCompleted) == [CheckpointCompleted(AttemptId(1), CheckpointId(1))]
-    assert layout.manifest_path(CheckpointId(1)).split("/")[1] in stage.storage.list("chk-0000000001")
+    assert layout.MANIFEST in files_of(stage.storage).list("chk-0000000001")
     assert [record.state for record in stage.driver.history] == [CheckpointState.COMPLETED]
 
 
@@ -54,11 +55,11 @@ def test_a_requested_checkpoint_is_triggered_at_once() -> None:
 
 def test_a_declined_checkpoint_is_aborted_everywhere_and_its_files_are_freed() -> None:
     stage = triggered(tolerable_failures=1)
-    stage.storage.write("chk-0000000001/a1-op-0-values.arrow", b"state")
+    files_of(stage.storage).write("chk-0000000001/a1-op-0-values.arrow", b"state")
     stage.hear(SnapshotDeclined(AttemptId(1), CheckpointId(1), ONE, "disk full"))
     run_all(stage.background)
     assert stage.cluster.told(AbortCheckpoint) == [AbortCheckpoint(AttemptId(1), CheckpointId(1))]
-    assert stage.storage.list("chk-0000000001") == ["aborted"]
+    assert files_of(stage.storage).list("chk-0000000001") == []
     assert "disk full" in stage.said("checkpoint_aborted")[0]["detail"]
     assert isinstance(stage.phase, phases.Running)
 
@@ -74,7 +75,7 @@ def test_old_checkpoints_are_retired() -> None:
     stage = triggered().complete(1)
     for checkpoint in (2, 3):
         stage.pass_ms(1_000).complete(checkpoint)
-    found = [id for name in stage.storage.list("") if (id := layout.checkpoint_of(name)) is not None]
+    found = [id for name in files_of(stage.storage).list("") if (id := layout.checkpoint_of(name)) is not None]
     assert found == [2, 3]
 
 
@@ -95,7 +96,7 @@ def test_a_manifest_of_an_old_attempt_under_our_id_aborts_the_checkpoint() -> No
     other = Stage().up().pass_ms(1_000).complete(1)
     path = layout.manifest_path(CheckpointId(1))
     stage.clock.time_ms += 1  # another time of creation, so other bytes
-    stage.storage.write(path, other.storage.read(path))
+    files_of(stage.storage).write(path, files_of(other.storage).read(path))
     stage.complete(1)
     assert stage.said("checkpoint_aborted")[0]["reason"] == "the manifest could not be written"
     assert isinstance(stage.phase, phases.Running)
@@ -164,7 +165,7 @@ def test_a_driver_that_is_started_again_goes_on_from_the_last_checkpoint() -> No
 
 def test_a_driver_that_is_started_again_without_resume_is_refused() -> None:
     first = triggered().complete(1)
-    second = Stage(storage=first.storage, run="run-2").begin()
+    second = Stage(storage=first.storage, run="run-2", lineage=NEXT_LIFE).begin()
     assert second.ended.outcome is Outcome.FAILED
     assert "resume=True" in (second.ended.error or "")
 
@@ -184,7 +185,7 @@ def test_a_bounded_job_ends_when_the_last_checkpoint_is_committed_by_every_sink(
     stage.stage_ends()
     run_all(stage.background)
     assert stage.ended.outcome is Outcome.FINISHED
-    assert layout.FINISHED_FILE in stage.storage.list("")
+    assert f"0000000001.{LIFE}.finished" in stage.storage.list(layout.ATTEMPTS)
 
 
 def test_a_failure_before_the_last_commit_is_known_restores_the_final_checkpoint() -> None:

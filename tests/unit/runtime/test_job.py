@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.runtime.driving import TASKS, two_tasks
+from tests.unit.runtime.stores import store_of
 from weir.config import Checkpoints, FixedDelay, JobConfig, NoRestart, Restart, Settings
 from weir.errors import JobError, JobFailed
 from weir.graph.plan import Plan
@@ -152,7 +153,7 @@ def submit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Job]]:
     def start(restart: Restart | None = None, plan: Plan | None = None, **settings: Any) -> Job:
         config = JobConfig("job", Checkpoints(every=None, **settings), restart or NoRestart(), Settings())
         storage = MemoryStorage(1 << 20)
-        job = Job(plan or two_tasks(), config, run="run", session=None, storage=storage, storage_uri=None)  # type: ignore[arg-type]
+        job = Job(plan or two_tasks(), config, run="run", session=None, store=store_of(storage), storage_uri=None)  # type: ignore[arg-type]
         jobs.append(job)
         job.start()
         return job

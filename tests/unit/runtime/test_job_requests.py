@@ -12,6 +12,7 @@ import pytest
 from tests.sim.ports import SimBackground
 from tests.unit.runtime.driving import STOP_MS, Stage, two_tasks
 from tests.unit.runtime.fakes import Pass, Script, Shelf, operator, plan_of, run_all
+from tests.unit.runtime.stores import store_of
 from tests.unit.runtime.test_job import WITHIN_S, ObedientCluster, reach
 from weir.config import Checkpoints, FixedDelay, JobConfig, NoRestart, Restart, Settings
 from weir.errors import CheckpointError, JobError, PlanError
@@ -19,8 +20,9 @@ from weir.graph.plan import Forward, Plan
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
 from weir.runtime import job as job_module
 from weir.runtime import layout
-from weir.runtime.checkpoint_store import CheckpointStore
+from weir.runtime.attempts import current_lineage
 from weir.runtime.job import Job
+from weir.runtime.layout import new_lineage
 from weir.runtime.phases import Outcome
 from weir.runtime.savepoints import Origin, SavepointDesk
 from weir.runtime.storage import MemoryStorage, open_storage
@@ -62,7 +64,7 @@ def submit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Submit]:
             settings,
             run=f"run-{len(jobs)}",
             session=None,  # type: ignore[arg-type]
-            storage=storage,
+            store=store_of(storage, (current_lineage(storage) if settings.resume else None) or new_lineage()),
             storage_uri=uri,
             plan_at=plan_at,
         )
@@ -186,7 +188,7 @@ def test_a_stopped_job_leaves_a_savepoint_and_can_be_resumed(submit: Submit, tmp
     assert path is not None and manifest_at(path).checkpoint == 1
     assert job.status == job.wait(WITHIN_S) == "stopped"
     assert job.error is None and ObedientCluster.latest.closed
-    assert not (tmp_path / "checkpoints" / "job" / layout.FINISHED_FILE).exists()
+    assert not list((tmp_path / "checkpoints" / "job" / layout.ATTEMPTS).glob("*.finished"))
     resumed = submit(resume=True)
     resumed.trigger_checkpoint(WITHIN_S)
     (running,) = [notice.detail for notice in resumed.notices if notice.kind == "attempt_running"]
@@ -206,7 +208,7 @@ def test_a_drained_job_has_finished_and_its_final_checkpoint_is_the_savepoint(su
     assert job.wait(WITHIN_S) == "finished"
     (record,) = job.checkpoints()
     assert record.final and record.savepoint == path
-    assert (tmp_path / "checkpoints" / "job" / layout.FINISHED_FILE).exists()
+    assert list((tmp_path / "checkpoints" / "job" / layout.ATTEMPTS).glob("*.finished"))
 
 
 def test_a_stop_whose_savepoint_fails_leaves_the_job_running(submit: Submit, eventually: Callable[..., Any]) -> None:
@@ -264,7 +266,7 @@ def test_a_run_may_start_from_any_checkpoint_of_another_one(
     first = submit()
     first.trigger_checkpoint(WITHIN_S)
     first.cancel()
-    place = tmp_path / "checkpoints" / "job" / "chk-0000000001"
+    (place,) = (tmp_path / "checkpoints" / "job").glob("*/chk-0000000001")
     deployed = Deployed(monkeypatch)
     second = submit(directory="elsewhere", from_savepoint=str(place))
     second.trigger_checkpoint(WITHIN_S)
@@ -382,8 +384,8 @@ def test_a_source_that_the_driver_feeds_cannot_change_its_parallelism_in_place(
 
 def test_the_store_of_a_stopped_run_shows_its_last_checkpoint(submit: Submit, tmp_path: Path) -> None:
     submit(plan=two_tasks()).stop(timeout=WITHIN_S)
-    store = CheckpointStore(open_storage(str(tmp_path / "checkpoints" / "job")), "job", retries_max=1)
-    assert store.listing().newest == 1
+    storage = open_storage(str(tmp_path / "checkpoints" / "job"))
+    assert store_of(storage, current_lineage(storage) or "").listing().newest == 1
 
 
 def _raised(act: Callable[[], object]) -> BaseException:

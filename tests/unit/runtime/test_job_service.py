@@ -11,6 +11,7 @@ import pyarrow.flight as flight
 import pytest
 
 from tests.unit.runtime.driving import two_tasks
+from tests.unit.runtime.stores import store_of
 from tests.unit.runtime.test_job import WITHIN_S, ObedientCluster, reach
 from tests.unit.runtime.test_job_requests import plan_at
 from weir.config import Checkpoints, JobConfig, NoRestart, Settings
@@ -35,7 +36,7 @@ def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, eventually: Callable[..
         config,
         run="0123456789",
         session=None,  # type: ignore[arg-type]
-        storage=storage,
+        store=store_of(storage, job="words"),
         storage_uri=uri,
         plan_at=plan_at,
     )
@@ -119,7 +120,7 @@ def test_a_job_whose_entry_cannot_be_written_runs_all_the_same(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     config = JobConfig("other", Checkpoints(every=None), NoRestart(), Settings())
     storage = open_storage(str(tmp_path / "others"))
-    other = Job(two_tasks(), config, run="1", session=None, storage=storage, storage_uri=None)  # type: ignore[arg-type]
+    other = Job(two_tasks(), config, run="1", session=None, store=store_of(storage, job="other"), storage_uri=None)  # type: ignore[arg-type]
     other.start()
     assert other.trigger_checkpoint(WITHIN_S) == 1
     other.cancel()

@@ -6,15 +6,17 @@ import itertools
 
 import pytest
 
-from weir.ids import AttemptId, CheckpointId, Uid
+from weir.ids import AttemptId, CheckpointId, Lineage, Uid
 from weir.runtime import layout
+from weir.runtime.layout import AttemptNote
 
 
 @pytest.mark.parametrize("number", [0, 1, 9_999_999_999, 10_000_000_000])
 def test_names_are_read_back_as_they_were_made(number: int) -> None:
     assert layout.checkpoint_of(layout.checkpoint_directory(CheckpointId(number))) == number
     assert layout.claimed_attempt(layout.claim_path(AttemptId(number)).split("/")[1]) == number
-    assert layout.started_attempt(layout.start_path(AttemptId(number)).split("/")[1]) == number
+    note = AttemptNote(AttemptId(number), Lineage("00000000aa"), "start")
+    assert AttemptNote.parse(note.path.split("/")[1]) == note
 
 
 @pytest.mark.parametrize("name", ["", "chk-", "chk-1", "chk-00000000x1", "xchk-0000000001", "chk-0000000001.tmp"])
@@ -23,9 +25,10 @@ def test_other_names_are_no_checkpoints(name: str) -> None:
 
 
 def test_a_claim_is_not_taken_for_a_start_nor_a_temporary_file_for_either() -> None:
-    assert layout.started_attempt("0000000001.claim") is None
-    assert layout.claimed_attempt("0000000001.json") is None
-    assert layout.started_attempt("0000000001.json.tmp") is None
+    assert AttemptNote.parse("0000000001.claim") is None
+    assert layout.claimed_attempt("0000000001.00000000aa.start") is None
+    assert AttemptNote.parse("0000000001.00000000aa.start.tmp") is None
+    assert AttemptNote.parse("0000000001.aa.start") is None
 
 
 def test_no_two_states_share_a_file() -> None:

@@ -9,7 +9,7 @@ from weir.runtime import phases
 from weir.runtime.checkpoint_store import Claim
 from weir.runtime.phases import Outcome, Verdict
 
-CLAIM = Claim(AttemptId(3), None, CheckpointId(1), ())
+CLAIM = Claim(AttemptId(3), None, CheckpointId(1), (), CheckpointId(65))
 STOPPING = phases.Stopping(AttemptId(3), Verdict(Outcome.RESTART), kill_ms=10.0, leave_ms=20.0)
 
 

@@ -23,6 +23,7 @@ from tests.unit.runtime.fakes import (
     rows,
     run_all,
 )
+from tests.unit.runtime.stores import LIFE
 from weir.config import Mode, Settings
 from weir.errors import ProtocolViolation
 from weir.graph.plan import Forward, Plan, Rebalance
@@ -69,7 +70,9 @@ class Shop:
         self.clock, self.control, self.background = SimClock(), SimControl(), SimBackground()
         self.pipes = Pipes()
         ports = WorkerPorts(self.clock, self.pipes, self.control, self.background, FaultyStorage())
-        self.worker = Worker(WorkerConfig("job", self.plan, TaskIndex(0), A, mode, Settings(max_parallelism=8)), ports)
+        self.worker = Worker(
+            WorkerConfig("job", self.plan, TaskIndex(0), A, mode, Settings(max_parallelism=8), LIFE), ports
+        )
         self.worker.open(manifest, origin)
 
     def steps(self) -> None:
@@ -193,7 +196,9 @@ def test_a_task_hosts_only_the_subtasks_of_its_index() -> None:
     shelf = Shelf()
     plan = plan_of((1, [operator("source", Script())]), (2, [operator("sink", shelf)]), edges=[(0, 1, Rebalance())])
     ports = WorkerPorts(SimClock(), Pipes(), SimControl(), SimBackground(), FaultyStorage())
-    worker = Worker(WorkerConfig("job", plan, TaskIndex(1), A, "exactly_once", Settings(max_parallelism=8)), ports)
+    worker = Worker(
+        WorkerConfig("job", plan, TaskIndex(1), A, "exactly_once", Settings(max_parallelism=8), LIFE), ports
+    )
     worker.open(None)
     assert [(s["vertex"], s["index"]) for s in worker.metrics()["subtasks"]] == [(1, 1)]
 

@@ -8,27 +8,31 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from weir.ids import AttemptId, CheckpointId
-from weir.snapshot.checkpoints import AttemptStart, Listing, PublishedCheckpoint
+from weir.snapshot.checkpoints import AttemptStart, Listing, PublishedCheckpoint, overtaken_by
 
 SEEDS = 2_000
 
 
 def listing(
     published: list[tuple[int, int]],
-    starts: list[tuple[int, int | None]],
+    starts: list[tuple[Any, ...]],
+    *,
     claimed: tuple[int, ...] = (),
-    directories: tuple[int, ...] = (),
+    traces: tuple[int, ...] = (),
+    completed: list[tuple[int, int]] | None = None,
 ) -> Listing:
-    """`published` holds (checkpoint, attempt), `starts` (attempt, restored checkpoint)."""
+    """`published` and `completed` hold (checkpoint, attempt), `starts` (attempt, restored checkpoint, its writer)."""
     return Listing(
-        tuple(CheckpointId(n) for n in directories),
+        tuple(CheckpointId(n) for n in traces),
         tuple(PublishedCheckpoint(CheckpointId(n), AttemptId(a)) for n, a in published),
         tuple(AttemptId(a) for a in claimed),
-        tuple(AttemptStart(AttemptId(a), None if r is None else CheckpointId(r)) for a, r in starts),
+        tuple(AttemptStart(*start) for start in starts),
+        tuple(PublishedCheckpoint(CheckpointId(n), AttemptId(a)) for n, a in completed or ()),
     )
 
 
@@ -67,18 +71,55 @@ def test_of_two_manifests_with_one_id_the_fenced_one_is_void() -> None:
 def test_a_claim_that_never_started_voids_nothing_and_fences_older_attempts() -> None:
     found = listing([(1, 1), (2, 1)], [(1, None)], claimed=(1, 2))
     assert found.valid == (1, 2)
-    assert found.is_fenced(AttemptId(1))
-    assert not found.is_fenced(AttemptId(2))
+    assert overtaken_by(found.claimed, AttemptId(1)) == 2
+    assert overtaken_by(found.claimed, AttemptId(2)) is None
+    assert overtaken_by((), AttemptId(2)) is None
 
 
 def test_the_next_ids_are_above_everything_that_left_a_trace() -> None:
-    assert (listing([], []).next_attempt, listing([], []).next_checkpoint) == (1, 1)
+    assert (listing([], []).next_attempt, listing([], []).next_checkpoint()) == (1, 1)
     assert listing([(4, 2)], [], claimed=(1, 2, 5)).next_attempt == 6
     assert listing([(4, 7)], [], claimed=(1,)).next_attempt == 8
     assert listing([], [(9, None)], claimed=(1,)).next_attempt == 10
-    assert listing([(4, 1)], [], directories=(4, 11, 2)).next_checkpoint == 12
-    assert listing([(13, 1)], [], directories=(4,)).next_checkpoint == 14
-    assert listing([], [(2, 20)]).next_checkpoint == 21
+    assert listing([(4, 1)], [], traces=(4, 11, 2)).next_checkpoint() == 12
+    assert listing([(13, 1)], [], traces=(4,)).next_checkpoint() == 14
+    assert listing([], [(2, 20)]).next_checkpoint() == 21
+
+
+def test_an_id_that_another_driver_may_give_out_is_never_given_out_again() -> None:
+    """It has left no trace yet."""
+    start = AttemptStart(AttemptId(1), None, None, CheckpointId(65))
+    found = Listing((), (), (AttemptId(1),), (start,), (), (PublishedCheckpoint(CheckpointId(97), AttemptId(1)),))
+    assert found.next_checkpoint() == 97
+    assert found.next_checkpoint(frozenset({AttemptId(1)})) == 1, "what was given out of its own leases, it knows"
+
+
+@pytest.mark.parametrize(
+    ("published", "starts", "completed", "missing"),
+    [
+        pytest.param([], [], [], None, id="nothing"),
+        pytest.param([(1, 1), (2, 1)], [(1, None)], [(2, 1)], None, id="all there"),
+        pytest.param([(1, 1), (2, 1), (3, 1)], [(1, None)], [(2, 1)], None, id="published and not told yet"),
+        pytest.param([(1, 1)], [(1, None)], [(2, 1)], 2, id="the newest is gone"),
+        pytest.param([], [(1, None)], [(2, 1)], 2, id="all are gone"),
+        pytest.param([(1, 1)], [(1, None), (2, 3)], [(1, 1)], 3, id="what was restored last is gone"),
+        pytest.param([(5, 2)], [(1, None), (2, 2)], [(2, 1), (5, 2)], None, id="older ones are retired"),
+        pytest.param([(1, 1), (9, 2)], [(1, None), (2, 9, 2)], [(4, 1)], None, id="it was gone back on purpose"),
+        pytest.param([(1, 1)], [(1, None), (2, 9, 2)], [(4, 1)], 9, id="the copy that was gone back to is gone"),
+    ],
+)
+def test_a_checkpoint_that_somebody_has_taken_away_is_missed(
+    published: list[tuple[int, int]],
+    starts: list[tuple[int, int | None]],
+    completed: list[tuple[int, int]],
+    missing: int | None,
+) -> None:
+    assert listing(published, starts, completed=completed).missing == missing
+
+
+def test_going_back_ends_the_line_of_descent() -> None:
+    found = listing([(3, 1), (4, 1), (80, 2), (81, 2)], [(1, None), (2, 80, 2), (3, 81)])
+    assert found.valid == (80, 81)
 
 
 def test_a_start_that_names_the_writer_tells_two_manifests_with_one_id_apart() -> None:
@@ -91,29 +132,24 @@ def test_a_start_that_names_the_writer_tells_two_manifests_with_one_id_apart() -
 
 # --- Two drivers --------------------------------------------------------------------------------------
 
+LEASED = 3
+
 
 class Directory:
     """What is durable, and what sinks were told to commit: each commit with the line of checkpoints behind it."""
 
-    def __init__(self, by_attempt: bool) -> None:
-        self.by_attempt = by_attempt
-        """Whether the names of manifests carry the attempt; otherwise the first with an id wins."""
+    def __init__(self) -> None:
         self.published: list[PublishedCheckpoint] = []
         self.parents: dict[PublishedCheckpoint, PublishedCheckpoint | None] = {}
         self.starts: list[AttemptStart] = []
         self.claimed: list[AttemptId] = []
         self.committed: list[PublishedCheckpoint] = []
+        self.completed: list[PublishedCheckpoint] = []
 
     def look(self) -> Listing:
-        directories = tuple(p.checkpoint for p in self.published)
-        return Listing(directories, tuple(self.published), tuple(self.claimed), tuple(self.starts))
-
-    def publish(self, entry: PublishedCheckpoint, parent: PublishedCheckpoint | None) -> bool:
-        if not self.by_attempt and any(p.checkpoint == entry.checkpoint for p in self.published):
-            return False
-        self.parents[entry] = parent
-        self.published.append(entry)
-        return True
+        traces = tuple(p.checkpoint for p in self.published)
+        found = tuple(self.published), tuple(self.claimed), tuple(self.starts), tuple(self.completed)
+        return Listing(traces, *found)
 
     def line_of(self, entry: PublishedCheckpoint | None) -> set[PublishedCheckpoint]:
         line = set()
@@ -132,35 +168,38 @@ def driver(directory: Directory, checkpoints: int) -> Iterator[None]:
     directory.claimed.append(attempt)
     yield
     seen = directory.look()
-    last = seen.newest_published
+    assert seen.missing is None
+    last, first = seen.newest_published, seen.next_checkpoint()
     yield
-    directory.starts.append(AttemptStart(attempt, seen.newest, last.attempt if last and directory.by_attempt else None))
+    writer = None if last is None else last.attempt
+    directory.starts.append(AttemptStart(attempt, seen.newest, writer, CheckpointId(first + LEASED)))
     yield
-    if directory.look().is_fenced(attempt):
+    if overtaken_by(directory.look().claimed, attempt):
         return
     yield
     if last is not None:
         directory.committed.append(last)
-    for offset in range(checkpoints):
+    for offset in range(min(checkpoints, LEASED)):
         yield
-        entry = PublishedCheckpoint(CheckpointId(seen.next_checkpoint + offset), attempt)
-        if not directory.publish(entry, last):
-            continue
+        entry = PublishedCheckpoint(CheckpointId(first + offset), attempt)
+        directory.parents[entry] = last
+        directory.published.append(entry)
         last = entry
         yield
-        if directory.look().is_fenced(attempt):
+        if overtaken_by(directory.look().claimed, attempt):
             return
+        yield
+        directory.completed.append(last)
         yield
         directory.committed.append(last)
 
 
-@pytest.mark.parametrize("by_attempt", [True, False], ids=["named by attempt", "first wins"])
-def test_several_drivers_on_one_directory_commit_one_history(by_attempt: bool) -> None:
+def test_several_drivers_on_one_directory_commit_one_history_and_share_no_id() -> None:
     """Every commit that any driver brought about lies on the line of the checkpoint that counts in the end."""
     commits = 0
     for seed in range(SEEDS):
         dice = random.Random(seed)
-        directory = Directory(by_attempt)
+        directory = Directory()
         drivers: list[Iterator[None]] = []
         for _ in range(dice.randint(5, 60)):
             if not drivers or (len(drivers) < 4 and dice.random() < 0.1):
@@ -170,5 +209,7 @@ def test_several_drivers_on_one_directory_commit_one_history(by_attempt: bool) -
                 drivers.remove(running)
         line = directory.line_of(directory.look().newest_published)
         assert set(directory.committed) <= line, f"seed {seed}"
+        ids = [entry.checkpoint for entry in directory.published]
+        assert len(set(ids)) == len(ids), f"seed {seed}"
         commits += len(directory.committed)
     assert commits > SEEDS

@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from weir.ids import CheckpointId
 from weir.operators.base import OperatorContext
-from weir.operators.sink import Sink, SinkWriter
+from weir.operators.sink import Sink, SinkOwner, SinkWriter
+from weir.snapshot.commit import CommitGrant
 from weir.snapshot.messages import Json
 
 Arrays: TypeAlias = "dict[str, npt.NDArray[Any]]"
@@ -61,7 +62,7 @@ class FoldSink(Sink):
     def __repr__(self) -> str:
         return f"FoldSink({getattr(self.make_fold, '__name__', 'fold')})"
 
-    def validate(self, job: str, name: str, resume: bool) -> None:
+    def validate(self, owner: SinkOwner) -> None:
         for part in (PENDING, COMMITTED, STAMPS):
             (self.directory / part).mkdir(parents=True, exist_ok=True)
 
@@ -103,7 +104,7 @@ class _FoldWriter(SinkWriter):
 
         return make_durable
 
-    def commit(self, committables: Sequence[Json]) -> None:
+    def commit(self, grant: CommitGrant, committables: Sequence[Json]) -> None:
         for name in committables:
             if name is None:
                 continue

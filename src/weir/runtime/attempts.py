@@ -1,0 +1,157 @@
+"""The claims of a job's attempts, and what drivers note about them, in the job's directory.
+
+Comes in: the storage port and a lineage. Goes out: claims that exactly one driver holds,
+notes, and what all of them come to. Decides nothing about checkpoints (snapshot/checkpoints.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from weir.errors import CorruptCheckpoint, OwnershipError
+from weir.ids import AttemptId, Lineage
+from weir.runtime import layout
+from weir.runtime.layout import AttemptNote, Note
+from weir.runtime.ports import Storage
+from weir.snapshot.checkpoints import AttemptStart, PublishedCheckpoint, overtaken_by
+from weir.snapshot.messages import Json
+from weir.snapshot.records import seal, unseal
+
+ATTEMPTS_KEPT = 64
+"""The latest attempts whose claims and notes are kept, also when nothing is left of what they wrote."""
+
+
+def current_lineage(storage: Storage) -> Lineage | None:
+    """The lineage of the newest attempt that started, which a resume goes on with."""
+    notes = [note for name in storage.list(layout.ATTEMPTS) if (note := AttemptNote.parse(name)) is not None]
+    starts = [note for note in notes if note.note == "start"]
+    return max(starts, key=lambda note: note.attempt).lineage if starts else None
+
+
+def read_record(storage: Storage, path: str) -> Any:
+    """What a sealed record says, or FileNotFoundError. One that is damaged is named."""
+    try:
+        return unseal(storage.read(path).to_pybytes(), path)
+    except CorruptCheckpoint as error:
+        raise CorruptCheckpoint(
+            f"{error}, or go back to a checkpoint that you name (weir run --resume --at)"
+        ) from error
+
+
+class Attempts:
+    """The attempts of one job, as a driver of one lineage sees them."""
+
+    def __init__(self, storage: Storage, job: str, lineage: Lineage) -> None:
+        self._storage = storage
+        self._job = job
+        self._lineage = lineage
+        self._run = ""
+        self.bears_damage = False
+        """Notes that are damaged are passed over: the user has said where to go on from."""
+        self.claims: deque[AttemptId] = deque(maxlen=ATTEMPTS_KEPT)
+        """The latest that this driver has made, oldest first."""
+
+    @property
+    def own(self) -> AttemptId | None:
+        """The newest that this driver has claimed."""
+        return self.claims[-1] if self.claims else None
+
+    def begin(self, run: str) -> None:
+        """From now on claims are made for this run."""
+        self._run = run
+
+    def take(self) -> AttemptId:
+        """Claim the next attempt. The first claim of a run takes the job over; a later one does not take it back from
+        a newer driver."""
+        while True:
+            names = self._storage.list(layout.ATTEMPTS)
+            claimed = [a for name in names if (a := layout.claimed_attempt(name)) is not None]
+            newer = [a for a in claimed if self.own is not None and a > self.own]
+            if newer and not all(self._is_ours(attempt) for attempt in newer):
+                raise self._overtaken(max(newer))
+            noted = [note.attempt for name in names if (note := AttemptNote.parse(name)) is not None]
+            attempt = AttemptId(max([0, *claimed, *noted]) + 1)
+            # No two claims have the same content, so that one whose reply was lost is known by it.
+            if self._storage.create(layout.claim_path(attempt), seal({"run": self._run, "attempt": attempt})):
+                self.claims.append(attempt)
+                return attempt
+
+    def check_newest(self) -> None:
+        """OwnershipError when another driver has claimed a newer attempt."""
+        if self.own is None:
+            raise OwnershipError(f"job {self._job!r}: this driver has not claimed an attempt")
+        if (newer := overtaken_by(self.claimed(), self.own)) is not None:
+            raise self._overtaken(newer)
+
+    def note(self, attempt: AttemptId, note: Note, body: Json) -> None:
+        """Write down something about an attempt of this driver's, in place of what it said before."""
+        self._storage.publish(AttemptNote(attempt, self._lineage, note).path, seal(body))
+
+    def notes(self) -> list[AttemptNote]:
+        """All that there are, of every lineage."""
+        names = self._storage.list(layout.ATTEMPTS)
+        return [note for name in names if (note := AttemptNote.parse(name)) is not None]
+
+    def claimed(self) -> tuple[AttemptId, ...]:
+        names = self._storage.list(layout.ATTEMPTS)
+        return tuple(attempt for name in names if (attempt := layout.claimed_attempt(name)) is not None)
+
+    def starts(self, notes: list[AttemptNote]) -> tuple[AttemptStart, ...]:
+        """Where the attempts of this lineage started from."""
+        return tuple(
+            AttemptStart(note.attempt, body["restored_from"], body["writer"], body["ids_below"])
+            for note, body in self._read(notes, "start")
+        )
+
+    def completed(self, notes: list[AttemptNote]) -> tuple[PublishedCheckpoint, ...]:
+        """The last checkpoint of each attempt of this lineage that was told to be complete."""
+        read = self._read(notes, "completed")
+        return tuple(PublishedCheckpoint(body["checkpoint"], note.attempt) for note, body in read)
+
+    def leases(self, notes: list[AttemptNote]) -> tuple[PublishedCheckpoint, ...]:
+        """Ids that attempts of this lineage have taken since they started."""
+        return tuple(PublishedCheckpoint(body["below"], note.attempt) for note, body in self._read(notes, "ids"))
+
+    def is_finished(self) -> bool:
+        """Whether the newest attempt that started, of whatever lineage, has ended and committed everything."""
+        notes = self.notes()
+        newest = max((note.attempt for note in notes if note.note == "start"), default=None)
+        return any(note.note == "finished" and note.attempt == newest for note in notes)
+
+    def forget(self, oldest_needed: AttemptId) -> list[str]:
+        """The paths of claims and notes that nobody needs: of attempts below this one, the latest few apart. Claims of
+        the newest stay for ever: that is how older drivers find that they were overtaken."""
+        claimed = sorted(self.claimed())[-ATTEMPTS_KEPT:]
+        below = min([oldest_needed, *claimed])
+        paths = []
+        for name in self._storage.list(layout.ATTEMPTS):
+            note = AttemptNote.parse(name)
+            attempt = layout.claimed_attempt(name) if note is None else note.attempt
+            if attempt is not None and attempt < below:
+                paths.append(f"{layout.ATTEMPTS}/{name}")
+        return paths
+
+    def _read(self, notes: list[AttemptNote], kind: Note) -> list[tuple[AttemptNote, Any]]:
+        found = []
+        for note in notes:
+            if note.lineage != self._lineage or note.note != kind:
+                continue
+            try:
+                found.append((note, read_record(self._storage, note.path)))
+            except FileNotFoundError:
+                continue  # removed since the look, with all that its attempt had written
+            except CorruptCheckpoint:
+                if not self.bears_damage:
+                    raise
+        return found
+
+    def _is_ours(self, attempt: AttemptId) -> bool:
+        """Whether this run made a claim: one of its own may have been made although the reply was lost."""
+        return bool(self._run and read_record(self._storage, layout.claim_path(attempt)).get("run") == self._run)
+
+    def _overtaken(self, newer: AttemptId) -> OwnershipError:
+        return OwnershipError(
+            f"another driver has taken over job {self._job!r} with attempt {newer}; this one (attempt {self.own}) "
+            "stops and commits nothing more"
+        )

@@ -1,0 +1,81 @@
+"""A job's sinks, as its driver looks after them: taken over, cleared of what is void, and finished.
+
+Comes in: the plan, and where an attempt starts from. Goes out: calls of the sinks, behind
+the driver's back. Decides who may restore from behind what is committed: nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from weir.config import JobConfig
+from weir.errors import CheckpointError, StorageUnavailable
+from weir.graph.plan import Plan
+from weir.ids import Lineage
+from weir.operators.sink import Fence, Sink, SinkOwner
+from weir.runtime.checkpoint_store import Claim
+from weir.runtime.sink_end import pending_of
+
+
+class SinkDesk:
+    """The sinks of one job, on its driver. `fence`: raises when another driver has taken the job over."""
+
+    def __init__(self, config: JobConfig, lineage: Lineage, fence: Fence) -> None:
+        self._config = config
+        self._lineage = lineage
+        self._fence = fence
+
+    def validate(self, plan: Plan) -> None:
+        """Before anything starts, and without changing anything."""
+        for sink, owner in self._of(plan):
+            sink.validate(owner)
+
+    def adopt(self, plan: Plan) -> None:
+        """The first attempt of a run is claimed."""
+        for sink, owner in self._of(plan):
+            sink.adopt(owner, self._fence)
+
+    def recover(self, plan: Plan, claim: Claim) -> None:
+        """An attempt is about to start the vertices of the plan that run."""
+        restored = None if claim.restore is None else claim.restore.checkpoint
+        for sink, owner in self._of(plan):
+            committed = sink.committed_up_to(owner)
+            if committed is not None and (restored is None or committed > restored):
+                found = "there is no checkpoint" if restored is None else f"checkpoint {restored} is the newest"
+                raise CheckpointError(
+                    f"sink {owner.name!r} has committed rows of checkpoint {committed}, and {found}: going on from "
+                    "there would write them again. Put the checkpoints back; or go back on purpose, with weir run "
+                    "--resume --at, or with resume=False and overwrite=True in the sink"
+                )
+            pending = pending_of(claim.restore, owner.uid) if claim.restore is not None else []
+            try:
+                sink.recover(owner, claim.attempt, pending, self._fence)
+            except StorageUnavailable:
+                continue  # Readers skip what is left; the next attempt, or the end of the job, removes it.
+
+    def repeated(self, plan: Plan, back_to: int) -> list[str]:
+        """What going back to a checkpoint would write again, for people to read."""
+        found = []
+        for sink, owner in self._of(plan):
+            committed = sink.committed_up_to(owner)
+            if committed is None:
+                found.append(f"what sink {owner.name!r} has written since checkpoint {back_to}")
+            elif committed > back_to:
+                found.append(f"what sink {owner.name!r} has committed in checkpoints {back_to + 1} to {committed}")
+        return found
+
+    def finish(self, plan: Plan) -> None:
+        """Everything is committed."""
+        for sink, owner in self._of(plan):
+            sink.finish(owner, self._fence)
+
+    def _of(self, plan: Plan) -> Iterator[tuple[Sink, SinkOwner]]:
+        for vertex in plan.running:
+            operator = vertex.operators[-1]
+            if isinstance(operator.spec, Sink):
+                yield (
+                    operator.spec,
+                    SinkOwner(
+                        self._config.name, self._lineage, operator.uid, operator.name, resume=self._config.resume
+                    ),
+                )
