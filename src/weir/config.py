@@ -68,6 +68,18 @@ def size_bytes(value: Size, name: str = "size") -> int:
     raise ConfigError(f"{name}: {value!r} is not a size; write '64KB', '512MB', '2GB' or a number of bytes")
 
 
+def checkpoint_named(text: str) -> CheckpointId:
+    """The checkpoint that somebody names, as its directory is called, or by its number.
+
+    >>> checkpoint_named("chk-0000000012"), checkpoint_named("12")
+    (12, 12)
+    """
+    name = text.rstrip("/").rpartition("/")[2]
+    if match := re.fullmatch(r"(?:chk-)?(\d+)", name):
+        return CheckpointId(int(match[1]))
+    raise ConfigError(f"{text!r} names no checkpoint; write it as its directory is called, such as 'chk-0000000012'")
+
+
 def check_at_least(owner: object, name: str, least: float) -> None:
     """Refuse a setting that is not a number, or is below `least`; the error names it."""
     value: Any = getattr(owner, name)

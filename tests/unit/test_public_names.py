@@ -88,7 +88,10 @@ SIDES = "sides: 'Mapping[str, pa.Schema | str] | None' = None"
 OTHER = "other: 'KeyedStream'"
 SUFFIX = "suffix: 'str' = '_right'"
 LATE = "late_left: 'str | None' = None, late_right: 'str | None' = None"
-STARTING = "resume: 'bool' = False, from_savepoint: 'str | None' = None, allow_dropped_state: 'bool' = False"
+STARTING = (
+    "resume: 'bool' = False, at: 'str | None' = None, from_savepoint: 'str | None' = None, "
+    "allow_dropped_state: 'bool' = False"
+)
 
 SIGNATURES = {
     "Environment": (

@@ -31,6 +31,7 @@ from weir.config import (
     Restart,
     Settings,
     StateBackend,
+    checkpoint_named,
 )
 from weir.connectors.collection import Collection as CollectionSource
 from weir.connectors.generator import Generator
@@ -207,6 +208,7 @@ class Environment:
         name: str | None = None,
         *,
         resume: bool = False,
+        at: str | None = None,
         from_savepoint: str | None = None,
         allow_dropped_state: bool = False,
         progress: Progress = None,
@@ -214,13 +216,15 @@ class Environment:
         """Run the job to its end, showing how it goes.
 
         resume:              go on from the last checkpoint of an earlier run with the same name and storage
+        at:                  with resume: go back to this checkpoint ("chk-0000000012"), whatever is newer. What sinks
+                             have committed since is written again; a warning says what that is
         from_savepoint:      start from this savepoint, or from the directory of any checkpoint of another run, as long
                              as there is no checkpoint of its own
         allow_dropped_state: leave out state of operators that are no longer there, rather than refuse to start
         progress:            True or False; None: on a terminal only; or a function that is called with the handle
         """
         config = self._config(
-            name, resume=resume, from_savepoint=from_savepoint, allow_dropped_state=allow_dropped_state
+            name, resume=resume, at=at, from_savepoint=from_savepoint, allow_dropped_state=allow_dropped_state
         )
         return self._run(self._planned(), config, progress)
 
@@ -229,6 +233,7 @@ class Environment:
         name: str | None = None,
         *,
         resume: bool = False,
+        at: str | None = None,
         from_savepoint: str | None = None,
         allow_dropped_state: bool = False,
     ) -> JobHandle:
@@ -236,7 +241,7 @@ class Environment:
         from weir.runtime.launch import submit
 
         config = self._config(
-            name, resume=resume, from_savepoint=from_savepoint, allow_dropped_state=allow_dropped_state
+            name, resume=resume, at=at, from_savepoint=from_savepoint, allow_dropped_state=allow_dropped_state
         )
         plan_at = self._planned()
         return submit(_inspected(plan_at(self.parallelism)), config, self._spark, plan_at=plan_at)
@@ -280,10 +285,12 @@ class Environment:
         name: str | None = None,
         *,
         resume: bool = False,
+        at: str | None = None,
         from_savepoint: str | None = None,
         allow_dropped_state: bool = False,
     ) -> JobConfig:
         chosen = overrides.current()
+        at = chosen.at or at
         checkpoints = chosen.apply_to_checkpoints(self.checkpoints)
         return JobConfig(
             name=name or self.name,
@@ -291,6 +298,7 @@ class Environment:
             restart=self.restart or default_restart(checkpoints),
             settings=self.settings,
             resume=resume if chosen.resume is None else chosen.resume,
+            back_to=None if at is None else checkpoint_named(at),
             from_savepoint=chosen.from_savepoint or from_savepoint,
             allow_dropped_state=chosen.allow_dropped_state or allow_dropped_state,
         )

@@ -35,6 +35,7 @@ class Overrides:
     parallelism: int | None = None
     checkpoints_to: str | None = None
     progress: Progress = None
+    at: str | None = None
     from_savepoint: str | None = None
     allow_dropped_state: bool = False
     inspect: Inspect | None = None
@@ -61,6 +62,7 @@ def overriding(
     parallelism: int | None = None,
     checkpoints_to: str | None = None,
     progress: Progress = None,
+    at: str | None = None,
     from_savepoint: str | None = None,
     allow_dropped_state: bool = False,
     inspect: Inspect | None = None,
@@ -80,6 +82,7 @@ def overriding(
         parallelism=parallelism,
         checkpoints_to=checkpoints_to,
         progress=progress,
+        at=at,
         from_savepoint=from_savepoint,
         allow_dropped_state=allow_dropped_state,
         inspect=inspect,

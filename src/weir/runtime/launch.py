@@ -53,7 +53,9 @@ def submit(
             f"job name {config.name!r}: use 1 to 100 letters, digits, spaces, '.', '-' or '_', and not dots alone"
         )
     if config.back_to is not None and not config.resume:
-        raise ConfigError(f"going back to checkpoint {config.back_to} is a way to resume: give resume=True, too")
+        raise ConfigError(
+            f"going back to checkpoint {config.back_to} is a way to resume: give resume=True (--resume), too"
+        )
     storage, storage_uri = _storage(config)
     run = uuid.uuid4().hex
     current = current_lineage(storage)

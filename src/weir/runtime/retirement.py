@@ -15,6 +15,8 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from weir.errors import CheckpointError
 from weir.ids import AttemptId, CheckpointId, Lineage
 from weir.runtime import layout
@@ -75,29 +77,15 @@ class Retirement:
     def clear_others(self) -> None:
         """Delete what earlier lineages have left of checkpoints, and of what sources kept. Savepoints stay, and so do
         claims: whoever is left of an earlier run must find that it was overtaken."""
-        doomed: list[str] = []
-        emptied: list[str] = []
-        for lineage in self._directory.list(""):
-            if not layout.is_lineage(lineage) or lineage == self._lineage:
-                continue
-            for name in self._directory.list(lineage):
-                below = f"{lineage}/{name}"
-                if layout.checkpoint_of(name) is not None:
-                    doomed += [f"{below}/{n}" for n in self._directory.list(below) if layout.is_of_checkpoint(n)]
-                elif name == layout.SHARED:
-                    names = self._directory.list(below)
-                    doomed += [f"{below}/{n}" for n in names if layout.shared_since(n) is not None]
-                elif name == layout.SOURCES:
-                    doomed.append(below)
-                emptied.append(below)
-            emptied.append(lineage)
+        others = [name for name in self._directory.list("") if layout.is_lineage(name) and name != self._lineage]
+        doomed = [path for lineage in others for path in files_of_lineage(self._directory, lineage)]
         doomed += [note.path for note in self._attempts.notes() if note.lineage != self._lineage]
         for start in range(0, len(doomed), DELETES_BETWEEN_LOOKS):
             self._attempts.check_newest()
             for path in doomed[start : start + DELETES_BETWEEN_LOOKS]:
                 self._directory.delete(path)
-        for directory in emptied:
-            self._directory.prune(directory)
+        for lineage in others:
+            prune_all(self._directory, lineage)
 
     def _checkpoints(self) -> dict[CheckpointId, list[str]]:
         """The checkpoints of which anything is there, with the names of their files."""
@@ -138,3 +126,22 @@ class Retirement:
             self._attempts.check_newest()
             for path in paths[start : start + DELETES_BETWEEN_LOOKS]:
                 self._storage.delete(path)
+
+
+def files_of_lineage(storage: Storage, lineage: str) -> Iterator[str]:
+    """All that a lineage has in a job's directory, as far as we know it by name."""
+    for name in storage.list(lineage):
+        below = f"{lineage}/{name}"
+        if layout.checkpoint_of(name) is not None:
+            yield from (f"{below}/{file}" for file in storage.list(below) if layout.is_of_checkpoint(file))
+        elif name == layout.SHARED:
+            yield from (f"{below}/{file}" for file in storage.list(below) if layout.shared_since(file) is not None)
+        elif name == layout.SOURCES:
+            yield below
+
+
+def prune_all(storage: Storage, lineage: str) -> None:
+    """Remove the directories of a lineage that are empty, and its own if it is."""
+    for name in storage.list(lineage):
+        storage.prune(f"{lineage}/{name}")
+    storage.prune(lineage)

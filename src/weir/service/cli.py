@@ -37,6 +37,15 @@ CheckpointsTo = Annotated[
 Master = Annotated[
     str | None, typer.Option("--master", metavar="URL", help="The Spark master to run on, such as spark://host:7077.")
 ]
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="CHECKPOINT",
+        help="With --resume: go back to this checkpoint (chk-0000000012), whatever is newer. What sinks have committed "
+        "since is written again; it is said what that is.",
+    ),
+]
 AllowDroppedState = Annotated[
     bool, typer.Option("--allow-dropped-state", help="Leave out state of operators that the job no longer has.")
 ]
@@ -98,6 +107,7 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last checkpoint of an earlier run of the same job.")
     ] = False,
+    at: At = None,
     from_savepoint: FromSavepoint = None,
     allow_dropped_state: AllowDroppedState = False,
     parallelism: Annotated[
@@ -128,6 +138,7 @@ def run(
                 spark_on(master, job.stem),
                 overriding(
                     resume=resume or None,
+                    at=at,
                     from_savepoint=from_savepoint,
                     allow_dropped_state=allow_dropped_state,
                     parallelism=parallelism,

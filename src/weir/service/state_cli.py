@@ -28,6 +28,7 @@ REFUSED = 1
 
 def add_state_commands(app: typer.Typer) -> None:
     app.command("state")(state)
+    app.command("fsck")(fsck)
     app.command("check", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(check)
 
 
@@ -56,6 +57,30 @@ def state(checkpoint: Checkpoint, as_json: AsJson = False, debug: Debug = False)
             for one in found
         ]
         typer.echo(json.dumps(rows)) if as_json else _show(rows, f"State in {checkpoint}", "It holds no state.")
+
+
+def fsck(
+    location: Annotated[
+        str, typer.Argument(metavar="LOCATION", help="A job's checkpoint directory, or one that holds several.")
+    ],
+    remove: Annotated[
+        bool, typer.Option("--repair", help="Delete leftovers that nobody needs. Nothing else is ever changed.")
+    ] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Verify every checkpoint of a job: manifests, files, lengths, checksums; and find what was left behind.
+
+    Reads all that checkpoints name, may run beside the job, and changes nothing without --repair. Exit code 1: a
+    checkpoint is damaged or missing.
+
+    **Example:** `weir fsck checkpoints/billing --repair`
+    """
+    with readable_errors(debug=debug):
+        from weir.service.fsck import run_fsck
+
+        if not run_fsck(location, repair=remove, as_json=as_json):
+            raise typer.Exit(REFUSED)
 
 
 def check(

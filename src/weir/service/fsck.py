@@ -1,0 +1,49 @@
+"""`weir fsck`: what runtime/fsck.py finds at a location, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import typer
+from rich.console import Console
+
+from weir.errors import ConfigError
+from weir.runtime.fsck import Report, examined, job_directories
+from weir.runtime.fsck import repair as repaired
+from weir.runtime.storage import Below, open_storage
+
+
+def run_fsck(location: str, *, repair: bool, as_json: bool) -> bool:
+    """Look, show, and remove leftovers if that is wanted. False when anything is damaged."""
+    storage = open_storage(location, create=False)
+    directories = job_directories(storage)
+    if not directories:
+        raise ConfigError(f"{location} holds no checkpoints of a job: there is no job.json in it, nor directly below")
+    progress, reports = Console(stderr=True), []
+    for directory in directories:
+        below = Below(storage, directory) if directory else storage
+        with progress.status(f"reading {directory or location}") as status:
+            report = examined(below, lambda path: status.update(f"reading {path}"))
+        removed = repaired(below, report) if repair else 0
+        reports.append({"directory": directory, **asdict(report), "is_whole": report.is_whole, "removed": removed})
+        if not as_json:
+            _show(report, removed, repair=repair)
+    if as_json:
+        typer.echo(json.dumps(reports))
+    return all(report["is_whole"] for report in reports)
+
+
+def _show(report: Report, removed: int, *, repair: bool) -> None:
+    typer.echo(f"job {report.job!r}, lineage {report.lineage or '(none has started)'}")
+    for checked in report.checkpoints:
+        verdict = "whole" if not checked.problems else "DAMAGED"
+        typer.echo(f"  {checked.name}  {checked.files} files, {checked.bytes:,} bytes: {verdict}")
+        for problem in checked.problems:
+            typer.echo(f"    {problem}")
+    for problem in report.problems:
+        typer.echo(f"  {problem}")
+    if repair:
+        typer.echo(f"  {removed} leftovers removed")
+    elif report.leftovers:
+        typer.echo(f"  {len(report.leftovers)} leftovers that nobody needs; --repair removes them")

@@ -1,0 +1,110 @@
+"""weir fsck: every checkpoint is read in full, damage is named, and only what nobody needs is removed."""
+
+from __future__ import annotations
+
+from tests.unit.runtime.fakes import FaultyStorage
+from tests.unit.runtime.stores import LIFE, NEXT_LIFE, files_of, newest, store_of
+from tests.unit.runtime.test_retirement import check_whole, referring, share, upload
+from weir.ids import AttemptId, CheckpointId
+from weir.runtime import layout
+from weir.runtime.fsck import examined, job_directories, repair
+from weir.runtime.storage import Below
+from weir.snapshot.manifest import encode
+
+
+def with_checkpoints() -> FaultyStorage:
+    """Two checkpoints that share a file."""
+    storage = FaultyStorage()
+    store = store_of(storage)
+    store.adopt("run-1", resume=False)
+    store.claim()
+    base = share(storage, 1)
+    for checkpoint in (1, 2):
+        store.publish(referring(checkpoint, 1, base, upload(storage, checkpoint, 1)))
+    return storage
+
+
+def test_whole_checkpoints_are_whole() -> None:
+    report = examined(with_checkpoints())
+    assert report.is_whole and report.leftovers == []
+    assert (report.job, report.lineage) == ("job", LIFE)
+    assert [(checked.name, checked.files, checked.bytes) for checked in report.checkpoints] == [
+        (f"{LIFE}/chk-0000000001", 2, 11),
+        (f"{LIFE}/chk-0000000002", 2, 11),
+    ]
+
+
+def test_a_damaged_shared_file_is_seen_in_every_checkpoint_that_names_it() -> None:
+    storage = with_checkpoints()
+    files_of(storage).write(share(storage, 1).path, b"SHARED")
+    report = examined(storage)
+    assert [len(checked.problems) for checked in report.checkpoints] == [1, 1]
+    assert "checksum" in report.checkpoints[0].problems[0]
+    assert not report.is_whole
+
+
+def test_missing_files_damaged_manifests_and_damaged_notes_are_each_named() -> None:
+    storage = with_checkpoints()
+    files_of(storage).delete(upload(storage, 1, 1).path)
+    path = layout.manifest_path(CheckpointId(2))
+    files_of(storage).write(path, files_of(storage).read(path).to_pybytes()[:-1])
+    storage.write(f"attempts/0000000001.{LIFE}.start", b"{")
+    report = examined(storage)
+    text = "\n".join([*report.problems, *(problem for checked in report.checkpoints for problem in checked.problems)])
+    for part in ("chk-0000000001/a1-op-0-values is missing", "the manifest", f"attempts/0000000001.{LIFE}.start"):
+        assert part in text
+    assert report.leftovers == [], "while a manifest cannot be read, nobody can say what it names"
+
+
+def test_a_newest_checkpoint_that_is_gone_is_damage() -> None:
+    storage = with_checkpoints()
+    files_of(storage).delete("chk-0000000002")
+    report = examined(storage)
+    assert not report.is_whole
+    assert "chk-0000000002/manifest.json was complete" in report.problems[0]
+
+
+def test_leftovers_are_found_and_removed_and_nothing_that_is_named_or_under_way_is() -> None:
+    storage = with_checkpoints()
+    void = [f"{LIFE}/{share(storage, 1, attempt=7).path}", f"{LIFE}/{upload(storage, 1, 9).path}"]
+    share(storage, 3)
+    upload(storage, 3, 1)
+    files_of(storage).write("chk-0000000001/mine.txt", b"x")
+    earlier = f"{NEXT_LIFE}/chk-0000000001/manifest.json"
+    storage.write(earlier, encode(referring(1, 1)))
+    report = examined(storage)
+    assert report.is_whole
+    assert sorted(report.leftovers) == sorted([*void, earlier])
+    assert repair(storage, report) == 3
+    check_whole(store_of(storage))
+    assert examined(storage).leftovers == []
+    assert files_of(storage).list("chk-0000000001") == ["a1-op-0-values", "manifest.json", "mine.txt"]
+    assert len(files_of(storage).list("shared")) == 2
+    assert newest(store_of(storage).claim())[1] == 2
+
+
+def test_nothing_is_removed_when_somebody_has_begun_anew_meanwhile() -> None:
+    storage = with_checkpoints()
+    storage.write(f"{NEXT_LIFE}/chk-0000000001/manifest.json", encode(referring(1, 1)))
+    report = examined(storage)
+    store_of(storage, NEXT_LIFE)._attempts.note(AttemptId(2), "start", {})
+    assert repair(storage, report) == 0
+
+
+def test_savepoints_are_looked_at_too() -> None:
+    storage = with_checkpoints()
+    place = Below(storage, "savepoints/job-1")
+    place.write("manifest.json", encode(referring(1, 1)))
+    storage.write("savepoints/half/0000000001-a1-op-0-s-0", b"x")
+    assert [checked.name for checked in examined(storage).checkpoints][-1] == "savepoints/job-1"
+    place.write("manifest.json", b"{")
+    assert not examined(storage).is_whole
+
+
+def test_a_location_may_be_one_job_or_several() -> None:
+    storage = FaultyStorage()
+    for name in ("first", "second"):
+        store_of(Below(storage, name), job=name).adopt("run-1", resume=False)
+    storage.write("other/thing", b"x")
+    assert job_directories(storage) == ["first", "second"]
+    assert job_directories(Below(storage, "first")) == [""]
