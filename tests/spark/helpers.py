@@ -127,7 +127,7 @@ def part_bytes(directory: Path) -> dict[str, bytes]:
 
 def completed_checkpoints(directory: Path, job: str) -> list[int]:
     """The ids of the checkpoints whose manifest is there."""
-    manifests = (directory / job).glob("chk-*/manifest.json")
+    manifests = (directory / job).glob("*/chk-*/manifest.json")
     return sorted(int(manifest.parent.name.removeprefix("chk-")) for manifest in manifests)
 
 

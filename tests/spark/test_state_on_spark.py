@@ -70,7 +70,7 @@ def finish(job: Any, directory: Path) -> None:
 
 
 def newest_checkpoint(directory: Path) -> Path:
-    return max((directory / "checkpoints" / "stateful").glob("chk-*/manifest.json")).parent
+    return max((directory / "checkpoints" / "stateful").glob("*/chk-*/manifest.json")).parent
 
 
 # --- Killed while it uploads ------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def test_spark_reads_the_state_of_a_checkpoint_and_agrees_about_key_groups(embed
     rows.key_by("key").agg(total=weir.sum("value"), uid="sums").write(weir.connectors.Discard(), uid="sink")
     rows.key_by("key").process(Remembering(), "x long", uid="last").write(weir.connectors.Discard(), uid="other")
     env.run()
-    (checkpoint,) = (tmp_path / "state-table").glob("chk-*")
+    (checkpoint,) = (tmp_path / "state-table").glob("*/chk-*")
     sums = weir.state.read(embedded, checkpoint, uid="sums")
     wrong = sums.where("key_group != pmod(xxhash64(key), 128)").count()
     found = {row.key: row["total#0"] for row in sums.collect()}

@@ -188,4 +188,8 @@ def _operator(value: Json) -> OperatorSnapshot:
 
 def _state(value: Json) -> StatePart:
     files = {name: FileRef(**file) for name, file in value["files"].items()}
+    for file in files.values():
+        # A manifest may come from anywhere: nothing that it names lies outside its directory.
+        if file.path.startswith("/") or ".." in file.path.split("/"):
+            raise CorruptCheckpoint(f"the manifest names a file outside its directory: {file.path!r}")
     return StatePart(value["format"], files, value["detail"])

@@ -7,7 +7,7 @@ import os
 import pickle
 from pathlib import Path
 
-from tests.contract.sinks import SCHEMA, context, rows
+from tests.contract.sinks import SCHEMA, adopted, context, grant, owner, rows
 from weir.connectors import Collect
 from weir.ids import CheckpointId
 
@@ -17,7 +17,7 @@ def run(sink: Collect, *numbers: int) -> None:
     writer = copy.writer()
     writer.open(context(), None)
     writer.write(rows(*numbers))
-    writer.commit([writer.prepare(CheckpointId(1))()])
+    writer.commit(grant(1), [writer.prepare(CheckpointId(1))()])
     writer.close()
     del copy, writer
     gc.collect()
@@ -26,7 +26,7 @@ def run(sink: Collect, *numbers: int) -> None:
 def test_only_committed_rows_come_back_with_their_types() -> None:
     sink = Collect()
     sink.check(SCHEMA, "out")
-    sink.validate("job", "out", False)
+    adopted(sink, owner())
     assert sink.result().equals(SCHEMA.empty_table())
     run(sink, 1, 2)
     assert sink.result().schema == SCHEMA
@@ -37,7 +37,7 @@ def test_the_temporary_directory_goes_with_the_object_and_a_copy_does_not_take_i
     sink = Collect()
     path = sink.path
     assert not os.path.exists(path), "nothing happens before the job starts"
-    sink.validate("job", "out", False)
+    adopted(sink, owner())
     run(sink, 1)
     assert os.path.exists(path)
     del sink
@@ -47,7 +47,7 @@ def test_the_temporary_directory_goes_with_the_object_and_a_copy_does_not_take_i
 
 def test_a_directory_of_the_users_own_stays_until_discarded(tmp_path: Path) -> None:
     sink = Collect(tmp_path / "rows")
-    sink.validate("job", "out", False)
+    adopted(sink, owner())
     run(sink, 1)
     sink.discard()
     assert list((tmp_path / "rows").iterdir()) == []

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from tests.contract.sinks import grant, owner
 from weir.ids import AttemptId, CheckpointId, Uid
 from weir.operators.base import OperatorContext
 from weir.operators.sink import SinkWriter
@@ -18,7 +19,7 @@ from weir.service.bench.soak import Sample, growth_of
 
 def writer(directory: Path, attempt: int = 1) -> SinkWriter:
     sink = FoldSink(directory, LastSums)
-    sink.validate("job", "sink", resume=False)
+    sink.validate(owner())
     made = sink.writer()
     made.open(OperatorContext("job", Uid("sink"), "sink", 0, 1, 128, AttemptId(attempt)), None)
     return made
@@ -34,7 +35,7 @@ def test_an_epoch_shows_when_it_is_committed_and_not_before(tmp_path: Path) -> N
     sink.write(rows((1, 5), (2, 6)))
     committable = sink.prepare(CheckpointId(1))()
     assert read_epochs(tmp_path) == []
-    sink.commit([committable])
+    sink.commit(grant(1), [committable])
     (epoch,) = read_epochs(tmp_path)
     assert (epoch.checkpoint, epoch.subtask, epoch.attempt, epoch.rows) == (1, 0, 1, 2)
     assert epoch.arrays["last"][:4].tolist() == [-1, 5, 6, -1]
@@ -45,10 +46,10 @@ def test_a_commit_may_be_repeated_also_by_a_later_attempt_and_keeps_its_first_ti
     first = writer(tmp_path)
     first.write(rows((1, 5)))
     committable = first.prepare(CheckpointId(1))()
-    first.commit([committable])
+    first.commit(grant(1), [committable])
     (before,) = read_epochs(tmp_path)
-    first.commit([committable])
-    writer(tmp_path, attempt=2).commit([committable])
+    first.commit(grant(1), [committable])
+    writer(tmp_path, attempt=2).commit(grant(1), [committable])
     (after,) = read_epochs(tmp_path)
     assert after.committed_ns == before.committed_ns
 
@@ -58,7 +59,7 @@ def test_an_epoch_without_rows_has_nothing_to_commit(tmp_path: Path) -> None:
     sink.write(rows((1, 5)))
     sink.prepare(CheckpointId(1))
     assert sink.prepare(CheckpointId(2))() is None
-    sink.commit([None])
+    sink.commit(grant(1), [None])
     assert read_epochs(tmp_path) == []
 
 
@@ -66,7 +67,7 @@ def test_the_next_epoch_begins_empty(tmp_path: Path) -> None:
     sink = writer(tmp_path)
     for checkpoint, key in ((1, 10), (2, 11)):
         sink.write(rows((key, 7)))
-        sink.commit([sink.prepare(CheckpointId(checkpoint))()])
+        sink.commit(grant(1), [sink.prepare(CheckpointId(checkpoint))()])
     second = read_epochs(tmp_path)[1]
     assert np.flatnonzero(second.arrays["last"] >= 0).tolist() == [11]
     assert second.rows == 1

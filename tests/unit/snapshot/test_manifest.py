@@ -113,3 +113,10 @@ def test_the_checksum_of_a_file_takes_any_buffer_and_sees_any_change() -> None:
     data = bytes(range(256))
     assert checksum(data) == checksum(bytearray(data)) == checksum(memoryview(data))
     assert len({checksum(data), checksum(data[:-1]), checksum(data + b"\0"), checksum(b"")}) == 4
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../job.json", "shared/../../x"])
+def test_a_manifest_that_names_a_file_outside_its_directory_is_refused(path: str) -> None:
+    part = OperatorPart(SUM, None, {"sums": StatePart("arrow", {"0": FileRef(path, 1, "sha256:00")})})
+    with pytest.raises(CorruptCheckpoint, match="outside its directory"):
+        decode(encode(example({**PARTS, SubtaskId(VertexId(1), 0): (part, OperatorPart(OUT))})))

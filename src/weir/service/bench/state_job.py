@@ -166,7 +166,8 @@ class StateJob:
         return next(record for record in self.handle.checkpoints() if record.id == number)
 
     def directory_of(self, record: Any) -> Path:
-        return self.checkpoints_to / f"chk-{record.id:010d}"
+        (found,) = self.checkpoints_to.glob(f"*/chk-{record.id:010d}")
+        return found
 
     def wrong_entries(self, record: Any) -> int:
         """How far the counts in a checkpoint are from what they must be: 0, when it is right."""
