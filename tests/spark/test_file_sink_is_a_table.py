@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.contract.sinks import context
+from tests.contract.sinks import adopted, context, grant, owner
 from weir.connectors import FileSink
 from weir.ids import CheckpointId
 from weir.schema import parse_schema
@@ -23,7 +23,7 @@ ROWS: list[tuple[Any, ...]] = [(1, "one", AT, Decimal("1.50")), (2, None, None, 
 @pytest.mark.parametrize("format", ["parquet", "jsonl", "csv"])
 def test_spark_reads_exactly_the_committed_rows(embedded: Any, tmp_path: Path, format: str) -> None:
     sink = FileSink(tmp_path / "out", format)  # type: ignore[arg-type]
-    sink.validate("job", "out", False)
+    adopted(sink, owner())
     writer = sink.writer()
     writer.open(context(), None)
     schema = parse_schema(DDL)
@@ -31,7 +31,7 @@ def test_spark_reads_exactly_the_committed_rows(embedded: Any, tmp_path: Path, f
         writer.write(pa.RecordBatch.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema))
         committable = writer.prepare(CheckpointId(1))()
         if rows is ROWS:
-            writer.commit([committable])
+            writer.commit(grant(1), [committable])
     reader = embedded.read.schema(DDL) if format != "parquet" else embedded.read
     path = str(tmp_path / "out")
     frame = {

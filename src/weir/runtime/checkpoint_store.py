@@ -86,6 +86,15 @@ class CheckpointStore:
         if not self._directory.create(layout.JOB_FILE, seal({"job": self._job, "run": run})):
             self.check_free(resume)
 
+    def check_restorable(self, back_to: CheckpointId | None) -> None:
+        """Refuse what a claim would refuse, before anything has started. Changes nothing."""
+        self._attempts.bears_damage = back_to is not None
+        listing = self.listing()
+        if back_to is None:
+            self._restored(listing)
+        else:
+            self._check_there(listing, back_to)
+
     def claim(self, back_to: CheckpointId | None = None, given_out: CheckpointId = NONE_GIVEN_OUT) -> Claim:
         """Take the next attempt, then look which checkpoint it starts from, and note that before it runs.
 
@@ -216,10 +225,13 @@ class CheckpointStore:
             f"is gone; {older}. {_NO_FALLBACK}"
         )
 
-    def _copied(self, listing: Listing, back_to: CheckpointId, attempt: AttemptId) -> Manifest:
+    def _check_there(self, listing: Listing, back_to: CheckpointId) -> None:
         if back_to not in {entry.checkpoint for entry in listing.published}:
             there = ", ".join(layout.checkpoint_directory(entry.checkpoint) for entry in listing.published) or "none"
             raise CheckpointError(f"job {self._job!r} has no checkpoint {back_to} to go back to; there are: {there}")
+
+    def _copied(self, listing: Listing, back_to: CheckpointId, attempt: AttemptId) -> Manifest:
+        self._check_there(listing, back_to)
         # Above what a damaged note may have leased, too.
         copy = CheckpointId(listing.next_checkpoint() + IDS_LEASED)
         manifest = copied(self._storage, self.read(back_to), copy, attempt)

@@ -64,6 +64,8 @@ def submit(
     store = CheckpointStore(storage, config.name, lineage=lineage)
     # First of all, and without changing anything.
     store.check_free(config.resume)
+    if config.resume:
+        store.check_restorable(config.back_to)
     _validate(plan, config, store)
     needed = slots_of(plan, config.settings)
     session = session or embedded_session(needed, config.name)
