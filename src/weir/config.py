@@ -229,11 +229,22 @@ class Settings:
     """Whether parts of a job that share no edges run in the same Spark slots: that takes fewer of them, but then the
     parts fail and recover together."""
 
-    commit_retries_max: int = 5
+    commit_retries_max: int = 10
     """Times that a failed commit of a sink is tried again before the attempt fails."""
+
+    commit_retry_delay: Duration = "100ms"
+    commit_retry_delay_max: Duration = "10s"
+    """The pause before a failed commit is tried again: the first, and the longest. It doubles, and half is random."""
 
     storage_retries_max: int = 5
     """Times that the driver looks again after a storage call with an unknown outcome."""
+
+    outage_max: Duration = "6h"
+    """How long a job waits for storage that is away. Such failures do not count for the restart strategy."""
+
+    outage_retry_delay: Duration = "100ms"
+    outage_retry_delay_max: Duration = "30s"
+    """The pause before the next look at storage that is away: the first, and the longest, like those of commits."""
 
     def __post_init__(self) -> None:
         for name in ("max_parallelism", "batch_rows_max", "channel_batches_max", "snapshot_threads"):
@@ -251,8 +262,12 @@ class Settings:
         size_bytes(self.loop_disk_max, "Settings.loop_disk_max")
         for name in ("buffer_timeout", "watermark_interval", "heartbeat_interval", "heartbeat_timeout"):
             duration_ms(getattr(self, name), f"Settings.{name}")
-        for name in ("launch_timeout", "stop_timeout"):
+        for name in ("launch_timeout", "stop_timeout", "outage_max"):
             duration_ms(getattr(self, name), f"Settings.{name}")
+        for name in ("commit_retry_delay", "outage_retry_delay"):
+            first_ms, longest_ms = (duration_ms(getattr(self, n), f"Settings.{n}") for n in (name, f"{name}_max"))
+            if longest_ms < first_ms:
+                raise ConfigError(f"Settings.{name}_max: {longest_ms} ms is shorter than {name}, {first_ms} ms")
 
 
 @dataclass(frozen=True)

@@ -142,3 +142,12 @@ class ProtocolViolation(WeirError, RuntimeError):
     """Our bug: a machine met an event that its phase must never meet."""
 
     code = "PROTOCOL"
+
+
+def code_of(error: object) -> str:
+    """The stable code of an error of ours; empty for anything else.
+
+    >>> code_of(StorageFull("no room")), code_of(KeyError("x"))
+    ('STORAGE_FULL', '')
+    """
+    return error.code if isinstance(error, WeirError) else ""

@@ -125,6 +125,7 @@ class SimTask:
             self.background,
             storage,
             calls=lambda function, policy: SimCalls(function, clock, rng),
+            chance=rng.random,
         )
         self.worker = Worker(config, ports)
         self.worker.open(manifest, source)

@@ -98,6 +98,7 @@ class SimDriver:
             store=store,
             settings=replace(CoordinatorSettings.from_config(job.checkpoints), loop_pause_max_ms=LOOP_PAUSE_MAX_MS),
             notify=self._noticed,
+            chance=world.calls_rng.random,
         )
         self.driver.start()
 

@@ -15,8 +15,8 @@ from weir.errors import WeirError
 from weir.graph import logical
 from weir.operators import aggregate
 from weir.operators import rows as row_functions
-from weir.runtime import codec, control, driver, feed_inbox, launch, spark, wire
-from weir.snapshot import alignment, commit, history
+from weir.runtime import codec, control, feed_inbox, launch, spark, wire
+from weir.snapshot import alignment, commit, history, restart
 from weir.state.rocks import RocksBackend
 
 ALL = [section for page in PAGES for section in sections(page)]
@@ -124,7 +124,7 @@ def test_the_operations_page_has_every_setting_with_its_default(kind: type) -> N
 
 
 FIXED = {
-    "Failures of user code": [driver.USER_FAILURES_MAX],
+    "Failures of user code": [restart.USER_FAILURES_MAX],
     "Wait for executors": [f"{spark.SLOTS_WAIT_MS // 1_000} s"],
     "Wait for a connection": [f"{wire.CONNECT_TIMEOUT_S:g} s"],
     "One message": [f"{(codec.FRAME_BYTES_MAX >> 30) + 1} GiB"],

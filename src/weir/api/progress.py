@@ -60,12 +60,15 @@ class Line:
 
     def describe(self, handle: JobHandle) -> str:
         """The job in one line: rows that its sources have read, how fast, and the newest checkpoint."""
-        operators = handle.metrics().get("operators", ())
+        metrics = handle.metrics()
+        operators = metrics.get("operators", ())
         rows = sum(operator["rows_out"] for operator in operators if operator["uid"] in self._sources)
         now_s = self._now_s()
         seconds, more = now_s - self._before[0], rows - self._before[1]
         self._before = (now_s, rows)
         parts = [f"{handle.name}: {handle.status}", f"{rows:,} rows read"]
+        if (wait := metrics.get("waits_for")) is not None:
+            parts.append(f"waits for storage, away for {max(0.0, time.time() - wait['since_ms'] / 1e3):.0f} s")
         if seconds > 0 and more > 0:
             parts.append(f"{more / seconds:,.0f} rows/s")
         if checkpoints := handle.checkpoints():

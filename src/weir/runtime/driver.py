@@ -12,21 +12,22 @@ while a manifest is being written for others that run: it starts behind its outc
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from weir.config import JobConfig, duration_ms
-from weir.errors import JobError, OwnershipError, ProtocolViolation, StorageFull, UserCodeError
+from weir.errors import JobError, OwnershipError, ProtocolViolation, StorageFull, code_of
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId, TaskIndex
 from weir.runtime import phases
 from weir.runtime.checkpoint_store import CheckpointStore, Claim
 from weir.runtime.claims import ClaimDesk
 from weir.runtime.compatibility import check_compatible
-from weir.runtime.phases import Notice, Outcome, Phase, Rescaling, Verdict
-from weir.runtime.ports import Background, Clock, Cluster
+from weir.runtime.phases import Notice, Outcome, Phase, Rescaling, StorageWait, Verdict
+from weir.runtime.ports import Background, Chance, Clock, Cluster
 from weir.runtime.region import Region, laid_out
 from weir.runtime.retirement_desk import RetirementDesk
 from weir.runtime.savepoints import SavepointDesk
@@ -34,11 +35,8 @@ from weir.runtime.source_alignment import SourceAlignment
 from weir.snapshot import messages as m
 from weir.snapshot.coordinator import Coordinator
 from weir.snapshot.manifest import Manifest
-from weir.snapshot.restart import RestartAfter, RestartDecider
+from weir.snapshot.restart import OUTAGE_CODES, Failure, RestartAfter, Restarts
 from weir.snapshot.run import CoordinatorSettings
-
-USER_FAILURES_MAX = 3
-"""Failures of the user's own code, with no completed checkpoint in between, that end the job whatever the strategy."""
 
 
 class Driver:
@@ -56,6 +54,7 @@ class Driver:
         store: CheckpointStore,
         settings: CoordinatorSettings,
         notify: Callable[[Notice], None] = lambda notice: None,
+        chance: Chance = random.random,
     ) -> None:
         self._config = config
         self._plan = plan
@@ -64,8 +63,9 @@ class Driver:
         self._cluster = cluster
         self._store = store
         self._notify = notify
+        self._chance = chance
         self._coordinator = Coordinator(settings)
-        self._decider = RestartDecider.from_config(config.restart)
+        self._restarts = Restarts(config.restart, config.settings)
         self._regions, self._alignment = self._laid_out(plan)
         self._claims = ClaimDesk(
             config,
@@ -77,7 +77,6 @@ class Driver:
         self._leaving: Verdict | None = None
         """Why all regions are being left."""
         self._ended: phases.Ended | None = None
-        self._user_failures = 0
         self._rescaling: Rescaling | None = None
         self._retirements = RetirementDesk(store, background)
         self._savepoints = SavepointDesk(background, retries_max=config.settings.storage_retries_max)
@@ -106,7 +105,7 @@ class Driver:
         elif isinstance(message, m.SourcesReached):
             self._alignment.heard(message)
         elif isinstance(message, m.TaskFailed):
-            self._fail(region, message.error, fatal=message.fatal or self._is_stuck(region, message))
+            self._fail(region, message.error, fatal=message.fatal, code=message.code)
         elif isinstance(message, m.SnapshotTaken | m.SnapshotDeclined | m.EpochsCommitted | m.SubtaskFinished):
             if region.is_running:
                 self._coordinate(message)
@@ -221,6 +220,12 @@ class Driver:
         return self.phase.status
 
     @property
+    def waits_for(self) -> StorageWait | None:
+        """Storage that is away, while the next attempt has to wait for it."""
+        outage = self._restarts.outage if isinstance(self.phase, phases.Waiting | phases.Claiming) else None
+        return None if outage is None else StorageWait.from_outage(outage, self._clock)
+
+    @property
     def history(self) -> list[Any]:
         """Records of the latest checkpoints, oldest first."""
         return list(self._coordinator.history)
@@ -243,7 +248,8 @@ class Driver:
         if result is None or not isinstance(region.phase, phases.Claiming) or region not in self._regions:
             self._claim_next()  # The directory is ours now; or it was left meanwhile, and others may have come.
         elif isinstance(result, BaseException):
-            self._fail(region, f"{type(result).__name__}: {result}", fatal=isinstance(result, JobError))
+            error = f"{type(result).__name__}: {result}"
+            self._fail(region, error, fatal=isinstance(result, JobError), code=code_of(result))
         elif self._leaving is None and self._ended is None:
             self._alignment.launched(region.plan)
             region.launch(result, self._claims.origin_of(result))
@@ -252,13 +258,13 @@ class Driver:
     def _runs(self, region: Region, deployed: phases.Deploying) -> None:
         """All tasks of a region run."""
         claim, now_ms = deployed.claim, self._clock.now_ms()
-        self._decider.healthy(now_ms)
+        self._restarts.healthy(now_ms)
         self._say(
             "attempt_running",
             region,
             restored=claim.restore.checkpoint if claim.restore else None,
             origin=self._claims.origin_of(claim),
-            recovery_ms=None if region.failed_ms is None else round(now_ms - region.failed_ms),
+            recovery_ms=region.recovered(now_ms),
         )
         plan = region.plan
         found = claim.next_checkpoint, claim.completed, self._plan.subtasks - plan.subtasks
@@ -270,36 +276,35 @@ class Driver:
 
     # --- The way down -------------------------------------------------------------------------------------
 
-    def _is_stuck(self, region: Region, failure: m.TaskFailed) -> bool:
-        """Whether the user's code fails again and again with no checkpoint in between: trying on would not help."""
-        if isinstance(region.phase, phases.Stopping) or failure.code != UserCodeError.code:
-            return False
-        self._user_failures += 1
-        return self._user_failures >= USER_FAILURES_MAX
-
-    def _fail(self, region: Region | None, error: str, *, fatal: bool = False, stage_runs: bool = True) -> None:
-        """An attempt of a region has failed; None: the job as a whole."""
+    def _fail(
+        self, region: Region | None, error: str, *, code: str = "", fatal: bool = False, stage_runs: bool = True
+    ) -> None:
+        """An attempt of a region has failed, or could not be claimed; None: the job as a whole."""
         is_known = self._leaving is not None or self._ended is not None
         if is_known or (region is not None and isinstance(region.phase, phases.Stopping)):
             return
         now_ms = self._clock.now_ms()
-        for failed in self._regions if region is None else [region]:
-            failed.failed_ms = now_ms
         verdict = Verdict(Outcome.FAILED, error)
         # Sources that have ended, or wait behind a barrier, cannot go on by themselves: then all begin again.
         is_whole = region is None or self._coordinator.is_ending
+        for failed in self._regions if region is None or is_whole else [region]:
+            failed.failed(now_ms)
         if self._rescaling is not None and self._rescaling.previous is not None:
             # The new parallelism does not even start: whatever the reason, the old one did.
             verdict, is_whole = Verdict(Outcome.RESTART, error, now_ms, self._rescaling.previous), True
             self._say("request_failed", request=self._rescaling.name, reason=error)
             self._rescaling = None
         elif not fatal:
-            decision = self._decider.failed(now_ms)
+            decision = self._restarts.failed(Failure(now_ms, error, code, self._chance()))
             if isinstance(decision, RestartAfter):
                 verdict = Verdict(Outcome.RESTART, error, now_ms + decision.delay_ms)
             else:
                 verdict = Verdict(Outcome.FAILED, f"{error}\n(no restart: {decision.reason})")
-        self._say("attempt_failed", region, error=error, restarts=verdict.outcome is Outcome.RESTART)
+        outage = self._restarts.outage if code in OUTAGE_CODES and verdict.outcome is Outcome.RESTART else None
+        if outage is None or region is None or region.attempt is not None:
+            self._say("attempt_failed", region, error=error, restarts=verdict.outcome is Outcome.RESTART)
+        if outage is not None:
+            self._say("storage_awaited", region, **vars(StorageWait.from_outage(outage, self._clock)))
         if region is None or is_whole or verdict.outcome is not Outcome.RESTART:
             self._leave_all(verdict, None if stage_runs else region)
             return
@@ -330,7 +335,7 @@ class Driver:
             self._conclude(self._leaving)
 
     def _begin_again(self, region: Region, verdict: Verdict) -> None:
-        self.restarts += 1
+        self.restarts += region.attempt is not None  # one that could not be claimed was none
         region.phase = phases.Waiting(verdict.until_ms)
 
     def _conclude(self, verdict: Verdict) -> None:
@@ -379,7 +384,7 @@ class Driver:
             publish = partial(self._store.publish, manifest)
             self._background.run(publish, lambda result: self._published(manifest, result))
         elif isinstance(effect, m.SendCompleted):
-            self._user_failures = 0
+            self._restarts.checkpointed()
             self._tell(
                 lambda attempt: m.CheckpointCompleted(attempt, effect.checkpoint, effect.time_over, effect.ended)
             )
@@ -429,7 +434,7 @@ class Driver:
             self._fail(None, str(result), fatal=True)
         else:
             # Whether the checkpoint exists is not known: neither commit nor abort it. Restarting looks again.
-            self._fail(None, f"{type(result).__name__}: {result}")
+            self._fail(None, f"{type(result).__name__}: {result}", code=code_of(result))
         self._claim_next()
 
     def _is_current(self, manifest: Manifest) -> bool:

@@ -366,6 +366,7 @@ class Job:
             "restarts": self._driver.restarts,
             "operators": operator_metrics(self._driver.metrics),
             "checkpoints": self._driver.history,
+            "waits_for": None if (wait := self._driver.waits_for) is None else vars(wait),
         }
 
     def _ask(self, question: Callable[[], T]) -> T:

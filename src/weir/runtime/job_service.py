@@ -102,6 +102,7 @@ class JobService:
             "restarts": metrics["restarts"],
             "checkpoint": _record(completed[-1]) if completed else None,
             "error": None if error is None else str(error),
+            "waits_for": metrics["waits_for"],
             "running_s": time.time() - self._entry.started_s,
         }
 

@@ -23,6 +23,7 @@ from weir.runtime.attempts import current_lineage
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.compatibility import check_compatible
 from weir.runtime.job import Job
+from weir.runtime.patience import patiently
 from weir.runtime.ports import Storage
 from weir.runtime.region import slots_of
 from weir.runtime.savepoints import origin_at
@@ -56,7 +57,7 @@ def submit(
         raise ConfigError(
             f"going back to checkpoint {config.back_to} is a way to resume: give resume=True (--resume), too"
         )
-    storage, storage_uri = _storage(config)
+    storage, storage_uri = patiently(config, lambda: _storage(config))
     run = uuid.uuid4().hex
     current = current_lineage(storage)
     config = _checked_origin(plan, config, storage, current)

@@ -17,7 +17,9 @@ from typing import Any, ClassVar, TypeAlias
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime.checkpoint_store import Claim
+from weir.runtime.ports import Clock
 from weir.snapshot.messages import FromTask
+from weir.snapshot.restart import Outage
 
 
 class Outcome(Enum):
@@ -59,6 +61,23 @@ class Notice:
 
     kind: str
     detail: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class StorageWait:
+    """Storage is away, and the job waits for it."""
+
+    error: str
+    """What the last look has found."""
+    since_ms: int
+    """Since when, by the wall clock."""
+    retry_ms: int
+    """When it is looked at again, by the wall clock."""
+
+    @classmethod
+    def from_outage(cls, outage: Outage, clock: Clock) -> StorageWait:
+        wall_from_ms = clock.wall_ms() - clock.now_ms()
+        return cls(outage.error, round(wall_from_ms + outage.since_ms), round(wall_from_ms + outage.retry_ms))
 
 
 class _Phase:

@@ -21,6 +21,9 @@ T = TypeVar("T")
 
 Element: TypeAlias = "pa.RecordBatch | Marker"
 
+Chance: TypeAlias = Callable[[], float]
+"""Draws a number from 0 up to 1."""
+
 
 class Clock(Protocol):
     """Time that only grows, and the time of day."""

@@ -37,13 +37,13 @@ class Region:
         self.phase: Phase = phases.Created()
         self.metrics: dict[TaskIndex, m.Json] = {}
         """The latest that each task has told."""
-        self.failed_ms: float | None = None
-        """When the last attempt failed."""
         self._settings = settings
         self._clock = clock
         self._cluster = cluster
         self._tasks = [TaskIndex(i) for i in range(plan.parallelism)]
         self._origin: str | None = None
+        self._failed_ms: float | None = None
+        """Since when it does not run, because of failures."""
 
     @property
     def attempt(self) -> AttemptId | None:
@@ -115,7 +115,16 @@ class Region:
                     return f"task {task} was silent for {round(now_ms - heard_ms)} ms"
         return None
 
+    def recovered(self, now_ms: float) -> int | None:
+        """It runs again: how long after the first failure since it last ran, if there was one."""
+        failed_ms, self._failed_ms = self._failed_ms, None
+        return None if failed_ms is None else round(now_ms - failed_ms)
+
     # --- The way down ----------------------------------------------------------------------------------
+
+    def failed(self, now_ms: float) -> None:
+        """An attempt has failed, or could not be claimed."""
+        self._failed_ms = now_ms if self._failed_ms is None else self._failed_ms
 
     def leave(self, verdict: Verdict, *, stage_runs: bool) -> None:
         """Tell the tasks to go, if there are any."""

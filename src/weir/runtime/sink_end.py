@@ -1,8 +1,8 @@
 """The end of a chain that holds a sink: writes epochs, and commits those that are granted.
 
-Comes in: batches, barriers' checkpoints, notices of completion. Goes out: committables
-for the manifest, and a report when everything up to a checkpoint is committed. The
-decisions are snapshot/commit.py's; the IO is the writer's, in the background.
+Comes in: batches, barriers' checkpoints, notices of completion, the time. Goes out:
+committables for the manifest, and a report when everything up to a checkpoint is
+committed. The decisions are snapshot/commit.py's; the IO is the writer's, in the background.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from weir.errors import ProtocolViolation, StorageUnavailable, WeirError
+from weir.errors import ProtocolViolation, StorageUnavailable, Unavailable, WeirError
 from weir.ids import CheckpointId, Uid
 from weir.operators.base import OperatorContext, Restored
 from weir.operators.sink import SinkWriter
 from weir.runtime.chain import Counters
-from weir.runtime.ports import Background
+from weir.runtime.ports import Background, Chance, Clock
+from weir.snapshot.backoff import Backoff
 from weir.snapshot.commit import (
     Commit,
     CommitEvent,
@@ -29,6 +30,7 @@ from weir.snapshot.commit import (
     GiveUp,
     ReportCommitted,
     RestoredPending,
+    RetryDue,
 )
 from weir.snapshot.manifest import Manifest
 from weir.snapshot.messages import Json
@@ -50,8 +52,11 @@ class SinkEnd:
         writer: SinkWriter,
         *,
         background: Background,
+        clock: Clock,
+        chance: Chance,
         report: Callable[[CheckpointId], None],
         retries_max: int,
+        backoff: Backoff,
     ) -> None:
         self.uid: Uid = context.uid
         self.name = context.name
@@ -59,8 +64,12 @@ class SinkEnd:
         self._context = context
         self._writer = writer
         self._background = background
+        self._clock = clock
+        self._chance = chance
         self._report = report
-        self._committer = Committer(retries_max)
+        self._committer = Committer(retries_max, backoff)
+        self._failure: BaseException | None = None
+        """What the last commit that failed has raised."""
 
     def open(self, restored: Restored | None, checkpoint: CheckpointId | None) -> None:
         """Open the writer; what the restored checkpoint holds is committed, since that checkpoint is complete."""
@@ -89,6 +98,17 @@ class SinkEnd:
         self._handle(Completed(checkpoint))
 
     @property
+    def wake_ms(self) -> float | None:
+        """When `tick` is wanted."""
+        return self._committer.due_ms
+
+    def tick(self) -> None:
+        """Time has passed: repeat a commit whose delay is over."""
+        due_ms = self._committer.due_ms
+        if due_ms is not None and (now_ms := self._clock.now_ms()) >= due_ms:
+            self._handle(RetryDue(now_ms))
+
+    @property
     def inline(self) -> Json:
         """What the manifest must hold for this sink; None when all is committed, so that the sink may be removed."""
         pending = [[checkpoint, committable] for checkpoint, committable in self._committer.pending]
@@ -111,7 +131,10 @@ class SinkEnd:
         elif isinstance(effect, ReportCommitted):
             self._report(effect.checkpoint)
         elif isinstance(effect, GiveUp):
-            raise StorageUnavailable(f"sink {self.name!r} (uid {self.uid!r}) cannot commit: {effect.reason}")
+            # Where files or connections fail, storage is away, and may be for long. Anything else is a failure like
+            # any other, of which the restart strategy allows so many.
+            kind = StorageUnavailable if isinstance(self._failure, OSError) else Unavailable
+            raise kind(f"sink {self.name!r} (uid {self.uid!r}) cannot commit: {effect.reason}")
         else:
             raise ProtocolViolation(f"unknown effect {effect!r}")
 
@@ -119,6 +142,8 @@ class SinkEnd:
         if isinstance(result, WeirError) and not isinstance(result, StorageUnavailable):
             raise result
         if isinstance(result, BaseException):
-            self._handle(CommitFailed(commit.grant.checkpoint, f"{type(result).__name__}: {result}"))
+            self._failure = result
+            reason = f"{type(result).__name__}: {result}"
+            self._handle(CommitFailed(commit.grant.checkpoint, reason, self._clock.now_ms(), self._chance()))
         else:
             self._handle(CommitSucceeded(commit.grant.checkpoint))

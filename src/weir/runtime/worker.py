@@ -7,6 +7,7 @@ loop runs on Spark and in the simulation; it never waits, and holds no lock.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,12 +28,13 @@ from weir.runtime.chain import Chain, Link
 from weir.runtime.gate import Gate
 from weir.runtime.loop_head import LoopHeadSubtask
 from weir.runtime.metrics import TimeSpent
-from weir.runtime.ports import Background, Clock, Control, Storage, Transport
+from weir.runtime.ports import Background, Chance, Clock, Control, Storage, Transport
 from weir.runtime.sink_end import SinkEnd
 from weir.runtime.snapshots import Snapshotter
 from weir.runtime.state_files import restored_part
 from weir.runtime.subtask import Activity, InnerSubtask, SourceSubtask, Subtask
 from weir.snapshot.alignment import Alignment, AtLeastOnceAlignment, ExactlyOnceAlignment
+from weir.snapshot.backoff import Backoff
 from weir.snapshot.elements import Barrier
 from weir.snapshot.manifest import Manifest
 from weir.snapshot.messages import (
@@ -68,6 +70,8 @@ class WorkerPorts:
     """A local directory for state, of this task's own; None: there is none."""
     calls: MakeCalls | None = None
     """Makes calls of users' async functions; None: nobody does."""
+    chance: Chance = random.random
+    """Spreads what would otherwise happen in many tasks at once."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,8 @@ class Worker:
         progressed = False
         started_ms = self._ports.clock.now_ms()
         for subtask in self._subtasks:
+            if subtask.sink is not None:
+                subtask.sink.tick()  # also when its input has ended: commits are what it still waits for
             activity = subtask.step()
             progressed = progressed or activity is Activity.BUSY
             ended_ms = self._ports.clock.now_ms()
@@ -151,7 +157,9 @@ class Worker:
     @property
     def wake_ms(self) -> float | None:
         """When a subtask wants a step, if nothing else happens before."""
-        return min((wake_ms for s in self._subtasks if (wake_ms := s.wake_ms) is not None), default=None)
+        sinks = [subtask.sink for subtask in self._subtasks if subtask.sink is not None]
+        wakes_ms = [*(subtask.wake_ms for subtask in self._subtasks), *(sink.wake_ms for sink in sinks)]
+        return min((wake_ms for wake_ms in wakes_ms if wake_ms is not None), default=None)
 
     def heartbeat(self) -> None:
         """Tell the driver that this task is alive and what it has done."""
@@ -315,8 +323,11 @@ class _Builder:
             context,
             operator.spec.writer(),
             background=self._ports.background,
+            clock=self._ports.clock,
+            chance=self._ports.chance,
             report=self._report_committed,
             retries_max=self._config.settings.commit_retries_max,
+            backoff=Backoff.for_commits(self._config.settings),
         )
         self._opened.append(sink.close)
         sink.open(self._restored(context), self._manifest.checkpoint if self._manifest else None)

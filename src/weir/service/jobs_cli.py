@@ -84,6 +84,7 @@ def status(name: JobName, run: Run = None, pid: Pid = None, as_json: AsJson = Fa
         lines = [
             ("job", f"{found['name']}  (run {found['run'][:8]}, pid {found['pid']} on {found['host']})"),
             ("status", f"{found['status']}, attempt {found['attempt']}, {found['restarts']} restarts"),
+            *_waiting_lines(found),
             ("running for", _ago(found["started_s"])),
             ("parallelism", str(found["parallelism"])),
             ("checkpoints", found["checkpoints"] or "in the driver's memory"),
@@ -247,6 +248,19 @@ def _glance(entry: Any) -> dict[str, Any]:
         return JobClient(entry).status(LIST_TIMEOUT_S)
     except Unavailable:
         return {**entry.public, "status": "does not answer"}
+
+
+def _waiting_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """What keeps a job from running, if it is storage."""
+    from weir.service.progress import storage_wait_text
+
+    wait = found.get("waits_for")
+    if wait is None:
+        return []
+    return [
+        ("waits for", f"{storage_wait_text(wait)} ({_ago(wait['since_ms'] / 1e3)} so far)"),
+        ("", wait["error"]),
+    ]
 
 
 def _absolute(directory: str | None) -> str | None:

@@ -57,6 +57,8 @@ class View:
     completed: int
     backpressure: tuple[str, float] | None
     """The operator that waits most for a full output, and the share of its time."""
+    waits_for: str | None = None
+    """What keeps it from running."""
 
     @property
     def rows_per_s(self) -> float:
@@ -93,6 +95,7 @@ class Watch:
             checkpoint=done[-1] if done else None,
             completed=len(self._completed),
             backpressure=most_blocked(operators),
+            waits_for=None if metrics.get("waits_for") is None else storage_wait_text(metrics["waits_for"]),
         )
 
     def _sources(self, operators: Sequence[Mapping[str, Any]], now_s: float) -> tuple[SourceView, ...]:
@@ -137,6 +140,8 @@ def line_of(view: View) -> str:
     'hot: running, 12 s, bids 5,000,000 rows, 2.50 M rows/s'
     """
     parts = [f"{view.name}: {view.status}", f"{view.elapsed_s:.0f} s"]
+    if view.waits_for is not None:
+        parts.append(f"waits for {view.waits_for}")
     parts += [f"{source.name} {source.rows:,} rows" for source in view.sources]
     if view.rows_per_s:
         parts.append(f"{rate(view.rows_per_s)} rows/s")
@@ -181,6 +186,12 @@ def restarts_text(restarts: int) -> str:
     return f"{restarts} restart{'' if restarts == 1 else 's'}"
 
 
+def storage_wait_text(wait: Mapping[str, Any]) -> str:
+    """Since when storage is away; the wall clock's times, shown as the local ones."""
+    since, retry = (time.strftime("%H:%M:%S", time.localtime(wait[name] / 1e3)) for name in ("since_ms", "retry_ms"))
+    return f"storage, away since {since}, looks again at {retry}"
+
+
 def notice_text(kind: str, detail: Mapping[str, Any]) -> str | None:
     """What a notice says to people; None when the table, or the error at the end, says it already."""
     if kind == "attempt_failed" and detail["restarts"]:
@@ -192,6 +203,8 @@ def notice_text(kind: str, detail: Mapping[str, Any]) -> str | None:
         return (
             f"attempt {detail['attempt']} runs from {came_from}, {detail['recovery_ms'] / 1e3:.1f} s after the failure"
         )
+    if kind == "storage_awaited":
+        return f"waits for {storage_wait_text(detail)}: {detail['error']}"
     if kind == "checkpoint_aborted":
         return f"checkpoint {detail['id']} was aborted: {detail['reason']} {detail['detail']}".rstrip()
     return None
@@ -208,6 +221,8 @@ def table_of(view: View) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column()
+    if view.waits_for is not None:
+        table.add_row("waits for", f"[yellow]{view.waits_for}[/]")
     table.add_row("events/s", f"[bold]{rate(view.rows_per_s)}[/]")
     for source in view.sources:
         table.add_row(source.name, f"{source.rows:,} rows")

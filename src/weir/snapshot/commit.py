@@ -1,8 +1,8 @@
 """What a sink subtask commits, and when: one machine per sink subtask.
 
-Comes in: epochs that are durable, checkpoints that are complete, how commits went.
-Goes out: what to commit, with the grant for it, and what is committed. Never touches
-the sink.
+Comes in: epochs that are durable, checkpoints that are complete, how commits went, the
+time. Goes out: what to commit, with the grant for it, and what is committed. Never
+touches the sink or a clock.
 
 Laws:
   1. Nothing is committed without a grant, and only a complete checkpoint makes one:
@@ -12,17 +12,20 @@ Laws:
      silence: commits are idempotent.
   3. Epochs are prepared and committed in the order of their checkpoints. The epoch of
      an aborted checkpoint is committed with the next one that completes.
+  4. A commit that failed is not repeated at once, but after a delay that grows with
+     every failure: whoever could not take it is not helped by being asked more often.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from weir.errors import ProtocolViolation
 from weir.ids import CheckpointId
+from weir.snapshot.backoff import Backoff
 from weir.snapshot.messages import Json
 
 EVENTS_SHOWN = 20
@@ -90,9 +93,19 @@ class CommitFailed:
 
     checkpoint: CheckpointId
     reason: str
+    now_ms: float
+    chance: float
+    """Drawn from 0 up to 1, for the delay."""
 
 
-CommitEvent: TypeAlias = "EpochPrepared | Completed | RestoredPending | CommitSucceeded | CommitFailed"
+@dataclass(frozen=True)
+class RetryDue:
+    """It is `due_ms`, or later."""
+
+    now_ms: float
+
+
+CommitEvent: TypeAlias = "EpochPrepared | Completed | RestoredPending | CommitSucceeded | CommitFailed | RetryDue"
 
 
 # --- Effects ------------------------------------------------------------------------------------------
@@ -140,11 +153,20 @@ class Committing:
 
 
 @dataclass(frozen=True)
+class Retrying:
+    """The commit failed, and is repeated when its delay is over. What is granted meanwhile follows it."""
+
+    commit: Commit
+    failures: int
+    due_ms: float
+
+
+@dataclass(frozen=True)
 class GaveUp:
     """Nothing is committed any more."""
 
 
-CommitPhase: TypeAlias = "Idle | Committing | GaveUp"
+CommitPhase: TypeAlias = "Idle | Committing | Retrying | GaveUp"
 
 
 @dataclass(frozen=True)
@@ -154,10 +176,11 @@ class _Epoch:
 
 
 class Committer:
-    """Holds what is prepared, and grants what is complete."""
+    """Holds what is prepared, and grants what is complete. `retries_max`: of one commit, before the attempt ends."""
 
-    def __init__(self, retries_max: int) -> None:
+    def __init__(self, retries_max: int, backoff: Backoff) -> None:
         self._retries_max = retries_max
+        self._backoff = backoff
         self._phase: CommitPhase = Idle()
         self._epochs: deque[_Epoch] = deque()
         """Prepared and not known to be committed, oldest first."""
@@ -171,6 +194,11 @@ class Committer:
         return self._phase
 
     @property
+    def due_ms(self) -> float | None:
+        """When RetryDue is wanted."""
+        return self._phase.due_ms if isinstance(self._phase, Retrying) else None
+
+    @property
     def pending(self) -> tuple[tuple[CheckpointId, Json], ...]:
         """What a snapshot must carry: everything prepared and not known to be committed, oldest first."""
         return tuple((epoch.checkpoint, item) for epoch in self._epochs for item in epoch.committables)
@@ -180,10 +208,13 @@ class Committer:
         return tuple(entry for entry in self.pending if entry[0] <= checkpoint)
 
     def handle(self, event: CommitEvent) -> list[CommitEffect]:
-        """The one door. Preparing and granting are heard in every phase; answers only when a commit is under way."""
+        """The one door. Preparing, granting and the time are heard in every phase; answers only when a commit is under
+        way."""
         self._recent.append(event)
         if isinstance(event, (CommitSucceeded, CommitFailed)):
             return self._answered(event)
+        if isinstance(event, RetryDue):
+            return self._retry(event)
         if isinstance(event, EpochPrepared):
             return self._prepare(event)
         if isinstance(event, Completed):
@@ -241,7 +272,15 @@ class Committer:
         failures = phase.failures + 1
         if failures > self._retries_max:
             return self._give_up(f"commit of checkpoint {event.checkpoint} failed {failures} times: {event.reason}")
-        self._phase = replace(phase, failures=failures)
+        # The same commit, unchanged: it may have happened, and only the very same can be recognised by the sink.
+        self._phase = Retrying(phase.commit, failures, event.now_ms + self._backoff.delay_ms(failures, event.chance))
+        return []
+
+    def _retry(self, event: RetryDue) -> list[CommitEffect]:
+        phase = self._phase
+        if not isinstance(phase, Retrying) or event.now_ms < phase.due_ms:
+            return []  # Clocks tell everybody; whoever waits for nothing hears nothing in it.
+        self._phase = Committing(phase.commit, phase.failures)
         return [phase.commit]
 
     def _committed(self, checkpoint: CheckpointId) -> ReportCommitted:

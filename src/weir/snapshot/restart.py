@@ -2,6 +2,10 @@
 
 Comes in: the moments of failures, and the moments from which an attempt ran well.
 Goes out: a delay, or the end with its reason. Never touches a clock.
+
+Two kinds of failures are not left to the user's strategy alone. Storage that is away is
+nobody's mistake, and comes back: that is waited out, for as long as the settings say, and
+does not count. User code that fails again and again fails for good.
 """
 
 from __future__ import annotations
@@ -11,8 +15,18 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from weir.config import ExponentialDelay, FailureRate, FixedDelay, NoRestart, Restart, duration_ms
-from weir.errors import ConfigError
+from weir.config import ExponentialDelay, FailureRate, FixedDelay, NoRestart, Restart, Settings, duration_ms
+from weir.errors import ConfigError, StorageFull, StorageUnavailable, UserCodeError
+from weir.snapshot.backoff import Backoff
+
+USER_FAILURES_MAX = 3
+"""Failures of the user's own code, with no completed checkpoint in between, that end the job whatever the strategy."""
+
+OUTAGE_CODES = frozenset({StorageUnavailable.code, StorageFull.code})
+"""Of errors that say: storage is away."""
+
+OUTAGE_OVER_AFTER_MS = 60_000.0
+"""An attempt that has run for so long has found its storage again, also when it takes no checkpoints to prove it."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +44,78 @@ class GiveUp:
 
 
 RestartDecision: TypeAlias = "RestartAfter | GiveUp"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An attempt has failed, or could not even be claimed."""
+
+    now_ms: float
+    error: str
+    code: str = ""
+    """Of the error, where it has one."""
+    chance: float = 0.0
+    """Drawn from 0 up to 1, for the delay."""
+
+
+@dataclass(frozen=True)
+class Outage:
+    """Storage is away."""
+
+    since_ms: float
+    failures: int
+    error: str
+    """What the last look at it has found."""
+    retry_ms: float
+    """When it is looked at again."""
+
+
+class Restarts:
+    """What a job's driver asks: the user's strategy, and patience with storage."""
+
+    def __init__(self, restart: Restart, settings: Settings) -> None:
+        self.outage: Outage | None = None
+        """The one that lasts, as far as is known."""
+        self._strategy = RestartDecider.from_config(restart)
+        self._patience_ms = duration_ms(settings.outage_max)
+        # Who wants no restart wants none: there may be nothing to start from again.
+        self._is_patient = self._patience_ms > 0 and not isinstance(restart, NoRestart)
+        self._backoff = Backoff.for_outages(settings)
+        self._ran_from_ms: float | None = None
+        self._user_failures = 0
+
+    def failed(self, failure: Failure) -> RestartDecision:
+        """What to do about a failure."""
+        ran_from_ms, self._ran_from_ms = self._ran_from_ms, None
+        if ran_from_ms is not None and failure.now_ms - ran_from_ms >= OUTAGE_OVER_AFTER_MS:
+            self.outage = None
+        if failure.code == UserCodeError.code:
+            self._user_failures += 1
+            if self._user_failures >= USER_FAILURES_MAX:
+                return GiveUp(f"the user's code failed {USER_FAILURES_MAX} times with no checkpoint in between")
+        if failure.code in OUTAGE_CODES and self._is_patient:
+            return self._wait(failure)
+        return self._strategy.failed(failure.now_ms)
+
+    def healthy(self, now_ms: float) -> None:
+        """All tasks of an attempt run. May be said again and again; the first time after a failure counts."""
+        self._ran_from_ms = now_ms if self._ran_from_ms is None else self._ran_from_ms
+        self._strategy.healthy(now_ms)
+
+    def checkpointed(self) -> None:
+        """A checkpoint is complete: storage is there, and the user's code gets on."""
+        self.outage = None
+        self._user_failures = 0
+
+    def _wait(self, failure: Failure) -> RestartDecision:
+        since_ms = failure.now_ms if self.outage is None else self.outage.since_ms
+        failures = 1 if self.outage is None else self.outage.failures + 1
+        away_ms = failure.now_ms - since_ms
+        if away_ms > self._patience_ms:
+            return GiveUp(f"storage has been away for {away_ms / 1_000:.0f} s, longer than Settings.outage_max")
+        delay_ms = self._backoff.delay_ms(failures, failure.chance)
+        self.outage = Outage(since_ms, failures, failure.error, failure.now_ms + delay_ms)
+        return RestartAfter(delay_ms)
 
 
 class RestartDecider(ABC):

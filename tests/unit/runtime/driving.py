@@ -107,6 +107,7 @@ class Stage:
             store=store_of(self.storage, current_lineage(self.storage) or LIFE if resume else lineage),
             settings=CoordinatorSettings.from_config(checkpoints),
             notify=self.notices.append,
+            chance=lambda: 1.0,
         )
 
     # --- What the world does ---

@@ -172,7 +172,8 @@ def test_user_code_that_fails_three_times_without_progress_ends_the_job() -> Non
         stage.up().fail("division by zero", code=UserCodeError.code).stage_ends()
         assert isinstance(stage.phase, phases.Waiting)
     stage.up().fail("division by zero", code=UserCodeError.code).stage_ends()
-    assert stage.ended == phases.Ended(Outcome.FAILED, "division by zero")
+    stuck = "the user's code failed 3 times with no checkpoint in between"
+    assert stage.ended == phases.Ended(Outcome.FAILED, f"division by zero\n(no restart: {stuck})")
 
 
 def test_a_completed_checkpoint_is_progress_for_user_code_that_fails() -> None:

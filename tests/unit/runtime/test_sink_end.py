@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.ports import SimBackground
+from tests.sim.ports import SimBackground, SimClock
 from tests.unit.runtime.fakes import ShelfWriter, context, restored, rows, run_all, run_one
-from weir.errors import CheckpointError, StorageUnavailable
+from weir.errors import CheckpointError, StorageUnavailable, Unavailable
 from weir.ids import CheckpointId
 from weir.operators.base import Restored
 from weir.runtime.sink_end import SinkEnd
+from weir.snapshot.backoff import Backoff
 
 
 class Stand:
     """A sink end, its writer and what it reported."""
 
     def __init__(self, *, index: int = 0, parallelism: int = 1, retries_max: int = 2) -> None:
-        self.writer, self.background = ShelfWriter(), SimBackground()
+        self.writer, self.background, self.clock = ShelfWriter(), SimBackground(), SimClock()
         self.reported: list[int] = []
         own = context("out", index=index, parallelism=parallelism)
         self.end = SinkEnd(
-            own, self.writer, background=self.background, report=self.reported.append, retries_max=retries_max
+            own,
+            self.writer,
+            background=self.background,
+            clock=self.clock,
+            chance=lambda: 1.0,
+            report=self.reported.append,
+            retries_max=retries_max,
+            backoff=Backoff(initial_ms=100, maximum_ms=1_000),
         )
 
     def open(self, part: Restored | None = None, checkpoint: int | None = None) -> Stand:
@@ -32,6 +40,11 @@ class Stand:
         self.end.write(rows(*numbers))
         durable = self.end.prepare(CheckpointId(checkpoint))
         self.end.prepared(CheckpointId(checkpoint), durable())
+
+    def wait_ms(self, ms: float) -> None:
+        """So much time passes, and the loop looks after the sink."""
+        self.clock.time_ms += ms
+        self.end.tick()
 
 
 def test_nothing_is_committed_before_its_checkpoint_is_complete() -> None:
@@ -80,8 +93,26 @@ def test_a_failed_commit_is_tried_again_with_the_same_epochs() -> None:
     stand.writer.commit_errors.extend([StorageUnavailable("lost"), OSError("odd")])
     stand.epoch(1, 10)
     stand.end.completed(CheckpointId(1))
+    for delay_ms in (100, 200):
+        run_all(stand.background)
+        stand.wait_ms(delay_ms)
     run_all(stand.background)
     assert stand.writer.commits == [[[10]]] * 3
+    assert stand.reported == [1]
+
+
+def test_a_failed_commit_is_left_alone_until_its_delay_is_over() -> None:
+    stand = Stand(retries_max=2).open()
+    stand.writer.commit_errors.append(StorageUnavailable("throttled"))
+    stand.epoch(1, 10)
+    stand.end.completed(CheckpointId(1))
+    run_all(stand.background)
+    assert stand.end.wake_ms == 100
+    stand.wait_ms(99)
+    assert not stand.background.waiting
+    stand.wait_ms(1)
+    assert len(stand.background.waiting) == 1 and stand.end.wake_ms is None
+    run_all(stand.background)
     assert stand.reported == [1]
 
 
@@ -91,9 +122,23 @@ def test_after_too_many_failures_the_attempt_ends_with_the_sink_and_the_cause() 
     stand.epoch(1, 10)
     stand.end.completed(CheckpointId(1))
     run_one(stand.background)
+    stand.wait_ms(100)
     with pytest.raises(StorageUnavailable, match=r"'the out' \(uid 'out'\) cannot commit: .*failed 2 times.*lost"):
         run_one(stand.background)
     assert stand.reported == []
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(ConnectionResetError("gone"), StorageUnavailable), (KeyError("column"), Unavailable)]
+)
+def test_only_files_and_connections_that_fail_are_an_outage(error: Exception, kind: type[Unavailable]) -> None:
+    stand = Stand(retries_max=0).open()
+    stand.writer.commit_errors.append(error)
+    stand.epoch(1, 10)
+    stand.end.completed(CheckpointId(1))
+    with pytest.raises(Unavailable, match="cannot commit") as caught:
+        run_one(stand.background)
+    assert type(caught.value) is kind
 
 
 def test_an_error_that_no_retry_can_help_ends_the_attempt_at_once() -> None:

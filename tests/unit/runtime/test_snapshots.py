@@ -18,6 +18,7 @@ from weir.operators.base import KEY_GROUP_COLUMN, Frozen, key_group_range
 from weir.runtime.sink_end import SinkEnd
 from weir.runtime.snapshots import Snapshot, Snapshotter
 from weir.runtime.state_files import restored_part
+from weir.snapshot.backoff import Backoff
 from weir.snapshot.manifest import Manifest, OperatorSnapshot, PartOf, build, checksum
 from weir.snapshot.messages import FileRef, OperatorPart, SnapshotDeclined, SnapshotTaken, StatePart
 from weir.state.frozen import StateWriter, encode_table
@@ -37,7 +38,14 @@ class Desk:
         self.sink = None
         if with_sink:
             self.sink = SinkEnd(
-                context("sink"), self.writer, background=self.background, report=lambda c: None, retries_max=0
+                context("sink"),
+                self.writer,
+                background=self.background,
+                clock=self.clock,
+                chance=lambda: 1.0,
+                report=lambda c: None,
+                retries_max=0,
+                backoff=Backoff(100, 1_000),
             )
             self.sink.open(None, None)
         self.snapshotter = Snapshotter(

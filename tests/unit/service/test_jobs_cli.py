@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,11 @@ class PretendedJob:
         self.name, self.run, self.parallelism, self.status = name, run, 2, "running"
         self.error: BaseException | None = None
         self.told: list[Any] = []
+        self.waits_for: dict[str, Any] | None = None
 
     def metrics(self) -> dict[str, Any]:
         operator = {"uid": "count", "name": "Count", "rows_in": 1_234, "rows_out": 5, "backpressure": 0.25}
-        return {"attempt": 3, "restarts": 2, "operators": [operator]}
+        return {"attempt": 3, "restarts": 2, "operators": [operator], "waits_for": self.waits_for}
 
     def checkpoints(self) -> list[CheckpointRecord]:
         return self.checkpoint_history()[:1]
@@ -104,6 +106,18 @@ def test_the_list_shows_each_job(job: PretendedJob) -> None:
 def test_without_jobs_the_list_says_so(state: None) -> None:
     assert weir("list")[:2] == (0, "No job runs.\n")
     assert weir_json("list") == []
+
+
+def test_the_status_of_a_job_in_an_outage_says_what_it_waits_for_and_since_when(job: PretendedJob) -> None:
+    assert "waits for" not in weir("status", "words")[1]
+    since_ms = (time.time() - 600) * 1e3
+    job.status = "restarting"
+    job.waits_for = {"error": "list attempts: connection refused", "since_ms": since_ms, "retry_ms": since_ms + 1}
+    lines = weir("status", "words")[1].splitlines()
+    (at,) = (number for number, line in enumerate(lines) if line.startswith("waits for"))
+    assert "storage, away since " in lines[at] and lines[at].endswith("(10 min so far)")
+    assert lines[at + 1].strip() == "list attempts: connection refused"
+    assert weir_json("status", "words")["waits_for"]["error"] == "list attempts: connection refused"
 
 
 def test_the_status_tells_the_essentials_and_rows_by_operator(job: PretendedJob) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from typing import Any
 
 from rich.console import Console
@@ -103,6 +104,18 @@ def test_failures_recoveries_and_aborted_checkpoints_are_worth_a_line_and_comple
     aborted = notice_text("checkpoint_aborted", {"id": 3, "reason": "timed out", "detail": ""})
     assert aborted == "checkpoint 3 was aborted: timed out"
     assert notice_text("checkpoint_completed", {"id": 3}) is None
+
+
+def test_whoever_watches_an_outage_sees_since_when_it_lasts_and_what_was_found() -> None:
+    wait = {"error": "connection refused", "since_ms": 1e12, "retry_ms": 1e12 + 30_000}
+    since, retry = (time.strftime("%H:%M:%S", time.localtime(s)) for s in (1e9, 1e9 + 30))
+    text = f"waits for storage, away since {since}, looks again at {retry}"
+    assert notice_text("storage_awaited", {"attempt": None, **wait}) == f"{text}: connection refused"
+    view = Watch(now_s=Clock()).view("job", metrics(5_000) | {"waits_for": wait})
+    assert text in line_of(view)
+    console = Console(width=120, file=io.StringIO(), force_terminal=False)
+    console.print(table_of(view))
+    assert f"away since {since}" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 class Handle:

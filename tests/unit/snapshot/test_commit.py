@@ -13,6 +13,7 @@ import pytest
 from weir.errors import ProtocolViolation
 from weir.ids import CheckpointId
 from weir.snapshot import commit
+from weir.snapshot.backoff import Backoff
 from weir.snapshot.commit import (
     Commit,
     CommitEffect,
@@ -29,6 +30,8 @@ from weir.snapshot.commit import (
     Idle,
     ReportCommitted,
     RestoredPending,
+    RetryDue,
+    Retrying,
 )
 from weir.snapshot.messages import Json
 
@@ -49,8 +52,17 @@ def succeeded(checkpoint: int) -> CommitSucceeded:
     return CommitSucceeded(CheckpointId(checkpoint))
 
 
-def failed(checkpoint: int) -> CommitFailed:
-    return CommitFailed(CheckpointId(checkpoint), "connection reset")
+def failed(checkpoint: int, now_ms: float = 0.0) -> CommitFailed:
+    return CommitFailed(CheckpointId(checkpoint), "connection reset", now_ms, chance=1.0)
+
+
+def committer(retries_max: int) -> Committer:
+    """Waits 100, 200, 400, 500, 500 … milliseconds."""
+    return Committer(retries_max, Backoff(initial_ms=100, maximum_ms=500))
+
+
+LATER = RetryDue(1e9)
+"""Every delay is over."""
 
 
 def reported(checkpoint: int) -> ReportCommitted:
@@ -73,7 +85,7 @@ def check_commit(effects: list[CommitEffect], checkpoint: int, *committables: Js
 
 
 def test_nothing_is_committed_before_its_checkpoint_is_complete() -> None:
-    one = Committer(3)
+    one = committer(3)
     assert run(one, prepared(1), prepared(2)) == []
     check_commit(run(one, complete(1)), 1, "e1")
     assert run(one, succeeded(1)) == [reported(1)]
@@ -81,14 +93,14 @@ def test_nothing_is_committed_before_its_checkpoint_is_complete() -> None:
 
 
 def test_the_epoch_of_an_aborted_checkpoint_is_committed_with_the_next_in_order() -> None:
-    one = Committer(3)
+    one = committer(3)
     check_commit(run(one, prepared(1), prepared(2), prepared(3), complete(3)), 3, "e1", "e2", "e3")
     assert run(one, succeeded(3)) == [reported(3)]
     assert one.pending == ()
 
 
 def test_completions_during_a_commit_are_merged_and_follow_it() -> None:
-    one = Committer(3)
+    one = committer(3)
     run(one, prepared(1), complete(1), prepared(2), prepared(3))
     assert run(one, complete(2), complete(3)) == []
     report, *following = run(one, succeeded(1))
@@ -98,14 +110,14 @@ def test_completions_during_a_commit_are_merged_and_follow_it() -> None:
 
 
 def test_what_is_prepared_during_a_commit_is_not_part_of_it() -> None:
-    one = Committer(3)
+    one = committer(3)
     run(one, prepared(1), complete(1), prepared(2))
     assert run(one, succeeded(1)) == [reported(1)]
     assert one.pending == ((2, "e2"),)
 
 
 def test_an_empty_epoch_is_reported_without_a_commit() -> None:
-    one = Committer(3)
+    one = committer(3)
     assert run(one, prepared(1, None), complete(1)) == [reported(1)]
     check_commit(run(one, prepared(2), prepared(3, None), complete(3)), 3, "e2")
     assert run(one, prepared(4, None), complete(4)) == []
@@ -113,11 +125,11 @@ def test_an_empty_epoch_is_reported_without_a_commit() -> None:
 
 
 def test_a_committable_that_is_falsy_is_committed_all_the_same() -> None:
-    check_commit(run(Committer(3), prepared(1, 0), prepared(2, []), complete(2)), 2, 0, [])
+    check_commit(run(committer(3), prepared(1, 0), prepared(2, []), complete(2)), 2, 0, [])
 
 
 def test_a_completion_that_is_late_or_told_twice_changes_nothing() -> None:
-    one = Committer(3)
+    one = committer(3)
     run(one, prepared(1), prepared(2), complete(2))
     assert run(one, complete(1), complete(2)) == []
     assert run(one, succeeded(2)) == [reported(2)]
@@ -125,10 +137,10 @@ def test_a_completion_that_is_late_or_told_twice_changes_nothing() -> None:
 
 
 def test_a_failed_commit_is_repeated_unchanged_and_then_given_up() -> None:
-    one = Committer(2)
+    one = committer(2)
     run(one, prepared(1), complete(1), prepared(2), complete(2))
-    check_commit(run(one, failed(1)), 1, "e1")
-    check_commit(run(one, failed(1)), 1, "e1")
+    check_commit(run(one, failed(1), LATER), 1, "e1")
+    check_commit(run(one, failed(1), LATER), 1, "e1")
     [last] = run(one, failed(1))
     assert isinstance(last, GiveUp)
     assert "checkpoint 1 failed 3 times: connection reset" in last.reason
@@ -137,24 +149,57 @@ def test_a_failed_commit_is_repeated_unchanged_and_then_given_up() -> None:
 
 
 def test_the_count_of_failures_starts_again_with_each_commit() -> None:
-    one = Committer(1)
-    run(one, prepared(1), complete(1), failed(1), succeeded(1), prepared(2), complete(2))
-    check_commit(run(one, failed(2)), 2, "e2")
+    one = committer(1)
+    run(one, prepared(1), complete(1), failed(1), LATER, succeeded(1), prepared(2), complete(2))
+    check_commit(run(one, failed(2), LATER), 2, "e2")
+
+
+def test_a_failed_commit_is_not_repeated_before_its_delay_is_over_and_delays_grow_up_to_a_maximum() -> None:
+    one = committer(10)
+    run(one, prepared(1), complete(1))
+    now_ms, waited_ms = 0.0, []
+    for _ in range(5):
+        assert run(one, failed(1, now_ms)) == []
+        assert one.due_ms is not None
+        assert run(one, RetryDue(one.due_ms - 0.1)) == []
+        waited_ms.append(one.due_ms - now_ms)
+        now_ms = one.due_ms
+        check_commit(run(one, RetryDue(now_ms)), 1, "e1")
+    assert waited_ms == [100, 200, 400, 500, 500]
+    assert one.due_ms is None, "a commit is under way"
+
+
+def test_what_is_granted_while_a_commit_waits_to_be_repeated_follows_it() -> None:
+    one = committer(3)
+    run(one, prepared(1), complete(1), failed(1), prepared(2))
+    assert run(one, complete(2)) == []
+    assert one.pending == ((1, "e1"), (2, "e2"))
+    check_commit(run(one, LATER), 1, "e1")
+    report, *following = run(one, succeeded(1))
+    assert report == reported(1)
+    check_commit(following, 2, "e2")
+
+
+def test_no_time_is_due_when_nothing_waits() -> None:
+    one = committer(3)
+    assert one.due_ms is None and run(one, LATER) == []
+    run(one, prepared(1), complete(1))
+    assert one.due_ms is None and run(one, LATER) == []
 
 
 def test_a_snapshot_carries_what_is_pending_until_the_commit_is_known() -> None:
-    one = Committer(3)
+    one = committer(3)
     run(one, prepared(1), prepared(2), complete(1), prepared(3))
     assert one.pending == ((1, "e1"), (2, "e2"), (3, "e3"))
     assert one.pending_at(CheckpointId(2)) == ((1, "e1"), (2, "e2"))
     run(one, failed(1))
     assert one.pending_at(CheckpointId(1)) == ((1, "e1"),)
-    run(one, succeeded(1))
+    run(one, LATER, succeeded(1))
     assert one.pending_at(CheckpointId(2)) == ((2, "e2"),)
 
 
 def test_what_was_restored_is_committed_first_and_carried_until_then() -> None:
-    one = Committer(3)
+    one = committer(3)
     check_commit(run(one, restored(5, "a", "b")), 5, "a", "b")
     assert run(one, prepared(6), complete(6)) == []
     assert one.pending == ((5, "a"), (5, "b"), (6, "e6"))
@@ -164,7 +209,7 @@ def test_what_was_restored_is_committed_first_and_carried_until_then() -> None:
 
 
 def test_a_restored_checkpoint_without_committables_is_reported() -> None:
-    one = Committer(3)
+    one = committer(3)
     assert run(one, restored(5)) == [reported(5)]
     assert one.phase == Idle()
 
@@ -187,7 +232,7 @@ def test_what_must_never_happen_is_a_violation_that_shows_the_events(
     events: tuple[CommitEvent, ...], found: str
 ) -> None:
     with pytest.raises(ProtocolViolation) as caught:
-        run(Committer(3), *events)
+        run(committer(3), *events)
     assert found in str(caught.value)
     assert repr(events[0]) in str(caught.value)
 
@@ -197,12 +242,14 @@ def test_every_phase_handles_or_refuses_every_event() -> None:
     reach: dict[type, Callable[[Committer], object]] = {
         Idle: lambda one: None,
         Committing: lambda one: run(one, prepared(1), complete(1)),
-        GaveUp: lambda one: run(one, prepared(1), complete(1), failed(1)),
+        Retrying: lambda one: run(one, prepared(1), complete(1), failed(1)),
+        GaveUp: lambda one: run(one, prepared(1), complete(1), failed(1), LATER, failed(1)),
     }
-    refused = {(Idle, CommitSucceeded), (Idle, CommitFailed), (Committing, RestoredPending), (GaveUp, RestoredPending)}
+    refused = {(Idle, CommitSucceeded), (Idle, CommitFailed), (Retrying, CommitSucceeded), (Retrying, CommitFailed)}
+    refused |= {(phase, RestoredPending) for phase in (Committing, Retrying, GaveUp)}
     for phase, prepare in reach.items():
-        for event in (prepared(9), complete(1), restored(1), succeeded(1), failed(1)):
-            one = Committer(0)
+        for event in (prepared(9), complete(1), restored(1), succeeded(1), failed(1), RetryDue(50.0), LATER):
+            one = committer(1)
             prepare(one)
             assert type(one.phase) is phase
             if phase is Idle and isinstance(event, Completed):
@@ -221,7 +268,7 @@ def test_a_grant_cannot_be_made_by_hand() -> None:
 
 def test_epochs_that_wait_for_ever_end_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit, "EPOCHS_PENDING_MAX", 3)
-    one = Committer(3)
+    one = committer(3)
     assert run(one, prepared(1), complete(1), prepared(2), prepared(3)) == []
     [effect] = run(one, prepared(4))
     assert isinstance(effect, GiveUp)
@@ -247,12 +294,12 @@ class World:
 
     def attempt_once(self, steps: int, faults: bool) -> None:
         self.attempt += 1
-        committer = Committer(1_000)
+        one = committer(1_000)
         position, in_flight, completions = 0, [], []
         acknowledged: list[tuple[int, int, list[Json]]] = []
         if self.manifest is not None:
             checkpoint, position, pending = self.manifest
-            in_flight += committer.handle(restored(checkpoint, *pending))
+            in_flight += one.handle(restored(checkpoint, *pending))
         epoch_start = position
         for _ in range(steps):
             action = self.dice.choice(("row", "barrier", "publish", "notice", "commit"))
@@ -261,8 +308,8 @@ class World:
             elif action == "barrier":
                 rows = list(range(epoch_start, position))
                 name = {"name": f"a{self.attempt}-c{self.next_checkpoint}", "rows": rows} if rows else None
-                in_flight += committer.handle(prepared(self.next_checkpoint, name))
-                carried = [item for _, item in committer.pending_at(CheckpointId(self.next_checkpoint))]
+                in_flight += one.handle(prepared(self.next_checkpoint, name))
+                carried = [item for _, item in one.pending_at(CheckpointId(self.next_checkpoint))]
                 acknowledged.append((self.next_checkpoint, position, carried))
                 self.next_checkpoint += 1
                 epoch_start = position
@@ -272,11 +319,11 @@ class World:
                 acknowledged = acknowledged[index + 1 :]
                 completions.append(self.manifest[0])
             elif action == "notice" and completions:
-                in_flight += committer.handle(complete(completions.pop(0)))
+                in_flight += one.handle(complete(completions.pop(0)))
             elif action == "commit" and in_flight:
-                in_flight += self.perform(committer, in_flight.pop(0), faults)
+                in_flight += self.perform(one, in_flight.pop(0), faults)
 
-    def perform(self, committer: Committer, effect: CommitEffect, faults: bool) -> list[CommitEffect]:
+    def perform(self, one: Committer, effect: CommitEffect, faults: bool) -> list[CommitEffect]:
         if not isinstance(effect, Commit):
             return []
         happens, says_so = (self.dice.random() < 0.7, self.dice.random() < 0.7) if faults else (True, True)
@@ -284,8 +331,9 @@ class World:
             for committable in effect.committables:
                 self.external[committable["name"]] = committable["rows"]
         if happens and says_so:
-            return committer.handle(CommitSucceeded(effect.grant.checkpoint))
-        return committer.handle(failed(effect.grant.checkpoint))
+            return one.handle(CommitSucceeded(effect.grant.checkpoint))
+        one.handle(failed(effect.grant.checkpoint))
+        return one.handle(LATER)
 
     def rows(self) -> list[int]:
         return sorted(row for rows in self.external.values() for row in rows)
@@ -303,7 +351,7 @@ def test_crashes_at_any_point_lose_nothing_and_repeat_nothing() -> None:
             assert not committed or committed[-1] < published, f"seed {seed}: a row that is in no checkpoint"
         if world.manifest is not None:
             checkpoint, position, pending = world.manifest
-            last = Committer(0)
+            last = committer(0)
             for effect in last.handle(restored(checkpoint, *pending)):
                 world.perform(last, effect, faults=False)
             assert world.rows() == list(range(position)), f"seed {seed}: a row is lost"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from weir.config import ExponentialDelay, FailureRate, FixedDelay, NoRestart, Restart
-from weir.errors import ConfigError
-from weir.snapshot.restart import GiveUp, RestartAfter, RestartDecider
+from weir.config import ExponentialDelay, FailureRate, FixedDelay, NoRestart, Restart, Settings
+from weir.errors import ConfigError, StorageFull, StorageUnavailable, UserCodeError
+from weir.snapshot.restart import Failure, GiveUp, Outage, RestartAfter, RestartDecider, Restarts
 
 
 def delays(restart: Restart, *failed_ms: float) -> list[float | str]:
@@ -60,3 +60,75 @@ def test_a_failure_rate_counts_only_what_is_recent() -> None:
 def test_an_unknown_strategy_is_refused() -> None:
     with pytest.raises(ConfigError, match="is not NoRestart"):
         RestartDecider.from_config("always")  # type: ignore[arg-type]
+
+
+# --- Storage that is away, and user code that fails for good --------------------------------------------
+
+
+def away(now_ms: float, code: str = StorageUnavailable.code, chance: float = 1.0) -> Failure:
+    return Failure(now_ms, "connection refused", code, chance)
+
+
+def crash(now_ms: float) -> Failure:
+    return Failure(now_ms, "killed", "TASK_LOST")
+
+
+def test_storage_that_is_away_does_not_count_for_the_strategy() -> None:
+    restarts = Restarts(FixedDelay(attempts=1, delay="3s"), Settings())
+    assert all(isinstance(restarts.failed(away(now_ms)), RestartAfter) for now_ms in range(100))
+    assert restarts.failed(crash(100)) == RestartAfter(3_000)
+    assert isinstance(restarts.failed(crash(101)), GiveUp)
+
+
+@pytest.mark.parametrize("code", [StorageUnavailable.code, StorageFull.code])
+def test_delays_in_an_outage_grow_to_their_maximum_and_are_partly_drawn(code: str) -> None:
+    restarts = Restarts(ExponentialDelay(), Settings(outage_retry_delay="1s", outage_retry_delay_max="4s"))
+    decisions = [restarts.failed(away(0, code, chance)) for chance in (1.0, 1.0, 0.0, 0.5)]
+    assert decisions == [RestartAfter(1_000), RestartAfter(2_000), RestartAfter(2_000), RestartAfter(3_000)]
+
+
+def test_an_outage_is_known_by_its_first_failure_and_what_was_found_last() -> None:
+    restarts = Restarts(ExponentialDelay(), Settings(outage_retry_delay="1s"))
+    restarts.failed(Failure(10, "lost", StorageUnavailable.code, 1.0))
+    restarts.failed(crash(15))
+    restarts.failed(Failure(20, "refused", StorageUnavailable.code, 1.0))
+    assert restarts.outage == Outage(since_ms=10, failures=2, error="refused", retry_ms=2_020)
+
+
+def test_patience_is_counted_from_the_first_failure_and_ends() -> None:
+    restarts = Restarts(ExponentialDelay(), Settings(outage_max="1h"))
+    assert isinstance(restarts.failed(away(0)), RestartAfter)
+    assert isinstance(restarts.failed(away(3_600_000)), RestartAfter)
+    assert restarts.failed(away(3_601_000)) == GiveUp(
+        "storage has been away for 3601 s, longer than Settings.outage_max"
+    )
+
+
+def test_a_checkpoint_or_a_minute_of_running_ends_an_outage_and_less_does_not() -> None:
+    restarts = Restarts(ExponentialDelay(), Settings(outage_max="1h"))
+    restarts.failed(away(0))
+    restarts.healthy(1_000)
+    restarts.failed(away(60_999))
+    assert restarts.outage is not None and restarts.outage.since_ms == 0
+    restarts.healthy(70_000)
+    restarts.healthy(100_000)
+    restarts.failed(away(130_000))
+    assert restarts.outage.since_ms == 130_000, "running from the first time that it was said"
+    restarts.checkpointed()
+    restarts.failed(away(140_000))
+    assert restarts.outage.since_ms == 140_000
+
+
+def test_without_patience_storage_counts_like_everything_else() -> None:
+    restarts = Restarts(FixedDelay(attempts=1), Settings(outage_max=0))
+    assert isinstance(restarts.failed(away(0)), RestartAfter)
+    assert isinstance(restarts.failed(away(1)), GiveUp)
+    assert isinstance(Restarts(NoRestart(), Settings()).failed(away(0)), GiveUp)
+
+
+def test_user_code_fails_for_good_at_the_third_time_without_a_checkpoint() -> None:
+    restarts = Restarts(ExponentialDelay(), Settings())
+    failure = Failure(0, "division by zero", UserCodeError.code)
+    assert [type(restarts.failed(failure)) for _ in range(2)] == [RestartAfter] * 2
+    restarts.checkpointed()
+    assert [type(restarts.failed(failure)) for _ in range(3)] == [RestartAfter, RestartAfter, GiveUp]
