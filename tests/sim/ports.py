@@ -25,6 +25,9 @@ class SimClock:
     def wall_ms(self) -> int:
         return round(self.time_ms)
 
+    def not_before(self, wall_ms: float) -> None:
+        """Nobody sets this clock."""
+
 
 class SimBackground:
     """Work that was handed over and has not run yet."""

@@ -125,7 +125,7 @@ class SimTask:
             self.background,
             storage,
             calls=lambda function, policy: SimCalls(function, clock, rng),
-            chance=rng.random,
+            chance=self.world.pause_rng.random,
         )
         self.worker = Worker(config, ports)
         self.worker.open(manifest, source)

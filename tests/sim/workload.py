@@ -396,7 +396,7 @@ def draw_job(rng: random.Random, external: External) -> Job:
         commit_retries_max=3,
         commit_retry_delay="1ms",
         commit_retry_delay_max="4ms",
-        outage_retry_delay="2ms",
+        outage_retry_delay="5ms",
         outage_retry_delay_max="5ms",
     )
     return Job(steps, sources, ends, draw_checkpoints(rng), settings)

@@ -98,7 +98,7 @@ class SimDriver:
             store=store,
             settings=replace(CoordinatorSettings.from_config(job.checkpoints), loop_pause_max_ms=LOOP_PAUSE_MAX_MS),
             notify=self._noticed,
-            chance=world.calls_rng.random,
+            chance=world.pause_rng.random,
         )
         self.driver.start()
 
@@ -180,6 +180,7 @@ class World:
         self.rng = after.rng if after else random.Random(seed)
         self.region_rng = after.region_rng if after else random.Random(f"regions of {seed}")
         self.calls_rng = after.calls_rng if after else random.Random(f"calls of {seed}")
+        self.pause_rng = after.pause_rng if after else random.Random(f"pauses of {seed}")
         self.clock = SimClock()
         self.trace: deque[str] = deque(maxlen=400)
         self.digest = after.digest if after else 0

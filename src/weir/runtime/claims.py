@@ -37,6 +37,8 @@ class ClaimDesk:
         self.newest: AttemptId | None = None
         """The last attempt that was claimed: manifests carry it."""
         self.is_busy = False
+        self.time_ms = 0.0
+        """How late processing time is known to be: no manifest says that it was made before."""
         self._config = config
         self._run = run
         self._store = store
@@ -112,7 +114,7 @@ class ClaimDesk:
             checkpoint=effect.checkpoint,
             attempt=self.newest,
             max_parallelism=plan.max_parallelism,
-            created_ms=created_ms,
+            created_ms=max(created_ms, self.time_ms),
             parts=effect.parts,
             parallelism={vertex.id: vertex.parallelism for vertex in plan.vertices},
             kind=kind,
@@ -161,5 +163,6 @@ class ClaimDesk:
         if isinstance(result, Claim):
             self.newest = result.attempt
             self._ids_below = max(self._ids_below, result.ids_below)
+            self.time_ms = max(self.time_ms, 0.0 if result.restore is None else result.restore.created_ms)
             result = replace(result, next_checkpoint=max(result.next_checkpoint, self._next_checkpoint))
         done(result)

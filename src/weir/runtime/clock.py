@@ -7,6 +7,7 @@ the other by the thread that drains the mailbox. Never touches sockets or files.
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
 from collections import deque
@@ -30,14 +31,40 @@ BREATH_MAX_S = 0.05
 """Longest sleep of background work before it looks again whether anybody else is busy."""
 
 
+CATCH_UP_PACE = 0.5
+"""How fast processing time passes while it is ahead of the wall clock: it neither goes back nor stands still."""
+
+
 class SystemClock:
-    """Time that only grows, whatever happens to the date."""
+    """Time that only grows, whatever happens to the date: the wall clock is looked at once, and what it shows later is
+    what has passed since then."""
+
+    def __init__(self, *, wall_s: Callable[[], float] = time.time, passed_s: Callable[[], float] | None = None) -> None:
+        """`passed_s`: seconds since some moment that nobody sets, also those in which the machine slept."""
+        self._passed_s = passed_s or _since_boot_s
+        self._from_s = self._passed_s()
+        self._wall_ms = wall_s() * 1_000
+        self._known_ms = 0.0
+        self._known_from_s = self._from_s
 
     def now_ms(self) -> float:
         return time.monotonic() * 1_000
 
     def wall_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+        passed_s = self._passed_s()
+        by_wall_ms = self._wall_ms + (passed_s - self._from_s) * 1_000
+        since_known_ms = self._known_ms + (passed_s - self._known_from_s) * 1_000 * CATCH_UP_PACE
+        return int(max(by_wall_ms, since_known_ms))
+
+    def not_before(self, wall_ms: float) -> None:
+        self._known_ms, self._known_from_s = max(wall_ms, float(self.wall_ms())), self._passed_s()
+
+
+def _since_boot_s() -> float:
+    """Linux has a clock that goes on while the machine sleeps; elsewhere the usual one must do."""
+    if sys.platform == "linux":
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
 
 
 class Mailbox:

@@ -107,6 +107,8 @@ class Driver:
         elif isinstance(message, m.TaskFailed):
             self._fail(region, message.error, fatal=message.fatal, code=message.code)
         elif isinstance(message, m.SnapshotTaken | m.SnapshotDeclined | m.EpochsCommitted | m.SubtaskFinished):
+            if isinstance(message, m.SnapshotTaken):
+                self._claims.time_ms = max(self._claims.time_ms, message.wall_ms)
             if region.is_running:
                 self._coordinate(message)
             elif isinstance(region.phase, phases.Deploying):
@@ -380,7 +382,7 @@ class Driver:
         elif isinstance(effect, m.SendAbort):
             self._abort(effect)
         elif isinstance(effect, m.PublishManifest):
-            manifest = self._claims.manifest(effect, self._plan, "checkpoint", self._clock.now_ms())
+            manifest = self._claims.manifest(effect, self._plan, "checkpoint", self._clock.wall_ms())
             publish = partial(self._store.publish, manifest)
             self._background.run(publish, lambda result: self._published(manifest, result))
         elif isinstance(effect, m.SendCompleted):
@@ -444,7 +446,7 @@ class Driver:
     # --- What users asked for ----------------------------------------------------------------------------------
 
     def _save(self, effect: m.PublishSavepoint) -> None:
-        manifest = self._claims.manifest(effect, self._plan, "savepoint", self._clock.now_ms())
+        manifest = self._claims.manifest(effect, self._plan, "savepoint", self._clock.wall_ms())
         place = str(effect.request.savepoint)
         self._savepoints.publish(place, manifest, lambda result: self._saved(effect.request, manifest, result))
 

@@ -52,6 +52,9 @@ class _Clock:
     def wall_ms(self) -> int:
         return round(self.time_ms)
 
+    def not_before(self, wall_ms: float) -> None:
+        """Nobody sets this clock."""
+
 
 class _Background:
     """Work that waits for its turn."""

@@ -31,7 +31,10 @@ class Clock(Protocol):
     def now_ms(self) -> float: ...
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Milliseconds since 1970, which only grow either: processing time, for timers and what expires."""
+
+    def not_before(self, wall_ms: float) -> None:
+        """Processing time has been known to be this late: it does not go back behind that."""
 
 
 class Background(Protocol):

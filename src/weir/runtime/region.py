@@ -18,6 +18,9 @@ from weir.runtime.phases import Outcome, Phase, Verdict
 from weir.runtime.ports import Clock, Cluster
 from weir.snapshot import messages as m
 
+RESTORING_PATIENCE_MS = 1_000.0
+"""Longest wait for tasks that restore their state to leave: they hear nothing meanwhile, and have done nothing yet."""
+
 
 def regions_of(plan: Plan, settings: Settings) -> tuple[Plan, ...]:
     """What runs, fails and recovers for itself."""
@@ -76,6 +79,9 @@ class Region:
         self._cluster.launch(claim.attempt, self.plan)
 
     def registered(self, message: m.TaskRegistered) -> None:
+        if isinstance(self.phase, phases.Stopping):
+            # It was not there when the others were told.
+            self._cluster.send(message.attempt, message.task, m.StopTask(message.attempt, cancelled=True))
         if not isinstance(self.phase, phases.Launching):
             return
         self.phase.addresses[message.task] = message.address
@@ -131,13 +137,18 @@ class Region:
         attempt = self.attempt
         if attempt is None or isinstance(self.phase, phases.Stopping):
             return
-        now_ms, patience_ms = self._clock.now_ms(), duration_ms(self._settings.stop_timeout)
+        now_ms, timeout_ms = self._clock.now_ms(), duration_ms(self._settings.stop_timeout)
+        patience_ms: float = timeout_ms
+        if isinstance(self.phase, phases.Launching):
+            patience_ms = 0.0  # Tasks that have not registered cannot be told, and the others have done nothing yet.
+        elif isinstance(self.phase, phases.Deploying):
+            patience_ms = min(timeout_ms, RESTORING_PATIENCE_MS)
         if stage_runs:
             is_good = verdict.outcome in (Outcome.FINISHED, Outcome.STOPPED)
             self.tell(lambda attempt: m.StopTask(attempt, cancelled=not is_good))
-        self.phase = phases.Stopping(
-            attempt, verdict, now_ms + patience_ms, now_ms + 2 * patience_ms, ended=not stage_runs
-        )
+        kill_ms = now_ms + patience_ms
+        self.phase = phases.Stopping(attempt, verdict, kill_ms, kill_ms + timeout_ms, ended=not stage_runs)
+        self.hurry(now_ms)
 
     def left(self) -> None:
         """The stage has ended."""

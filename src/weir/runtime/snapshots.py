@@ -208,6 +208,7 @@ class Snapshotter:
                     result.exported,
                     result.export_refused,
                     result.uploaded_bytes,
+                    self._clock.wall_ms(),
                     **vars(snapshot.said),
                 )
             )

@@ -105,6 +105,8 @@ class Worker:
     def open(self, manifest: Manifest | None, origin: Storage | None = None) -> None:
         """Build every subtask, with its state from the checkpoint to restore, if there is one. `origin`: where that
         lies, when it is not among the job's own."""
+        if manifest is not None:
+            self._ports.clock.not_before(manifest.created_ms)
         for subtask in self._config.plan.hosted_by(self._config.task):
             self._subtasks.append(_Builder(self._config, self._ports, subtask, manifest, origin).build())
             self._spent[subtask] = TimeSpent(self._ports.clock.now_ms())

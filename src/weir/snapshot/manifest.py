@@ -56,6 +56,7 @@ class Manifest:
     attempt: AttemptId
     max_parallelism: int
     created_ms: float
+    """Processing time then, in milliseconds since 1970: no task had gone further in it."""
     operators: Mapping[Uid, OperatorSnapshot]
     kind: Kind = "checkpoint"
     """A checkpoint's paths are relative to the job's directory; a savepoint's to its own, and it refers to nothing

@@ -96,6 +96,8 @@ class SnapshotTaken:
     """Why there is no export; the checkpoint itself is none the worse."""
     uploaded_bytes: int = 0
     """Of the parts' files, those that were written for this checkpoint; the others lay in storage already."""
+    wall_ms: int = 0
+    """Processing time there, by now: after a restore it does not begin before that."""
     in_flight: bool = False
     """Rows are part of the snapshot that go on by themselves: in a loop's log, or in a call that is under way."""
     inputs_ended: bool = False

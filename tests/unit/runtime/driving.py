@@ -17,6 +17,7 @@ from weir.operators.sink import Sink
 from weir.runtime import phases
 from weir.runtime.attempts import current_lineage
 from weir.runtime.driver import Driver, Notice
+from weir.snapshot.manifest import Manifest
 from weir.snapshot.messages import (
     EpochsCommitted,
     FromTask,
@@ -155,10 +156,17 @@ class Stage:
 
     def acknowledge(self, checkpoint: int, *, but: SubtaskId | None = None) -> Stage:
         """Every subtask has taken its snapshot."""
+        for taken in self.snapshots(checkpoint, but=but):
+            self.hear(taken)
+        return self
+
+    def snapshots(self, checkpoint: int, *, but: SubtaskId | None = None) -> list[SnapshotTaken]:
+        """What the subtasks say when they have taken them."""
+        found = []
         for subtask in sorted(self.plan.subtasks - {but}):
             parts = tuple(OperatorPart(op.uid, _inline(op.spec)) for op in self.plan.vertices[subtask.vertex].operators)
-            self.hear(SnapshotTaken(self.at(None), CheckpointId(checkpoint), subtask, parts))
-        return self
+            found.append(SnapshotTaken(self.at(None), CheckpointId(checkpoint), subtask, parts))
+        return found
 
     def commit(self, checkpoint: int) -> Stage:
         for subtask in sorted(self.plan.committers):
@@ -192,6 +200,10 @@ class Stage:
     def ended(self) -> phases.Ended:
         assert isinstance(self.driver.phase, phases.Ended), self.driver.phase
         return self.driver.phase
+
+    def manifest(self, checkpoint: int) -> Manifest:
+        """What was published."""
+        return CheckpointStore(self.storage, "job", retries_max=1).read(CheckpointId(checkpoint))
 
     def said(self, kind: str) -> list[dict[str, Any]]:
         return [notice.detail for notice in self.notices if notice.kind == kind]

@@ -200,6 +200,21 @@ def test_other_failures_may_come_as_often_as_the_strategy_allows() -> None:
     assert isinstance(stage.phase, phases.Waiting)
 
 
+def test_the_time_to_recover_counts_from_the_first_failure_since_the_job_ran() -> None:
+    stage = running().fail("killed").stage_ends()
+    for _ in range(3):
+        stage.pass_ms(DELAY_MS)
+        run_all(stage.background)
+        stage.stage_ends("no executor")
+        stage.pass_ms(1_000 - DELAY_MS)
+    stage.pass_ms(DELAY_MS)
+    run_all(stage.background)
+    stage.register().run()
+    assert [said["recovery_ms"] for said in stage.said("attempt_running")] == [None, 3_100]
+    stage.fail("killed").stage_ends().up()
+    assert stage.said("attempt_running")[-1]["recovery_ms"] == DELAY_MS, "and then anew"
+
+
 # --- Silence ------------------------------------------------------------------------------------------
 
 

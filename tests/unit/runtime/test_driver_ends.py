@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.unit.runtime.driving import STOP_MS, Stage, finishing, noting, phases_named, running, stopping
+from tests.unit.runtime.driving import (
+    STOP_MS,
+    Stage,
+    deploying,
+    finishing,
+    launching,
+    noting,
+    phases_named,
+    running,
+    stopping,
+)
 from tests.unit.runtime.fakes import run_all
 from weir.errors import StorageUnavailable
 from weir.ids import AttemptId
 from weir.runtime import phases
 from weir.runtime.phases import Outcome
+from weir.runtime.region import RESTORING_PATIENCE_MS
 from weir.snapshot.messages import StopTask
 
 # --- Leaving ------------------------------------------------------------------------------------------
@@ -95,6 +106,32 @@ def test_a_cancel_asks_the_tasks_to_leave_first(reach: Callable[[], Stage]) -> N
     assert stage.driver.status == "stopping"
     stage.stage_ends()
     assert stage.ended == phases.Ended(Outcome.CANCELLED, None)
+
+
+def test_a_stage_whose_tasks_cannot_be_told_yet_is_killed_at_once() -> None:
+    stage = launching().register(0)
+    stage.driver.cancel()
+    assert stage.cluster.killed == [1]
+    assert stage.driver.next_due_ms() == STOP_MS, "whoever cannot be killed is left behind"
+    stage.stage_ends("cancelled")
+    assert stage.ended == phases.Ended(Outcome.CANCELLED, None)
+
+
+def test_a_task_that_registers_while_its_attempt_is_being_left_is_told_to_leave() -> None:
+    stage = launching()
+    stage.driver.cancel()
+    stage.cluster.sent.clear()
+    stage.register(1)
+    assert stage.cluster.sent == [(1, StopTask(AttemptId(1), cancelled=True))]
+
+
+def test_tasks_that_restore_their_state_are_not_waited_for_as_long_as_those_that_run() -> None:
+    stage = deploying()
+    stage.driver.cancel()
+    stage.pass_ms(RESTORING_PATIENCE_MS - 1)
+    assert stage.cluster.killed == []
+    stage.pass_ms(1)
+    assert stage.cluster.killed == [1]
 
 
 def test_a_cancel_while_a_failed_attempt_is_being_left_prevents_the_restart() -> None:
