@@ -39,7 +39,7 @@ FIRST_SEED = {
     "late_manifest_of_an_old_attempt_counts": 72,
     "late_rows_are_dropped": 12,
     "log_is_replayed_twice": 27,
-    "loop_ends_although_it_is_not_empty": 345,
+    "loop_ends_although_it_is_not_empty": 135,
     "lost_region_counts_as_finished": 7,
     "lost_region_keeps_its_snapshots": 7,
     "lost_reply_loses_the_epoch": 184,

@@ -7,8 +7,6 @@ of committed rows. Other sinks of the environment do not run.
 from __future__ import annotations
 
 import atexit
-import shutil
-import tempfile
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +18,7 @@ from weir.connectors.collect import Collect
 from weir.connectors.file_sink import FileSink
 from weir.errors import PlanError
 from weir.operators.sink import Sink
+from weir.runtime.leftovers import TemporaryPlace
 from weir.schema import format_schema
 
 if TYPE_CHECKING:
@@ -43,9 +42,10 @@ def collect(environment: Environment, upstream: Upstream, path: str | None) -> p
 def to_dataframe(environment: Environment, upstream: Upstream, path: str | None) -> DataFrame:
     """All rows as a DataFrame over committed Parquet files."""
     if path is None:
-        path = tempfile.mkdtemp(prefix="weir-dataframe-")
+        place = TemporaryPlace("to-dataframe").make()
+        path = place.path
         # Spark reads the files whenever the DataFrame is used, so they last as long as the process.
-        atexit.register(shutil.rmtree, path, ignore_errors=True)
+        atexit.register(place.remove)
     sink = FileSink(path, format="parquet")
     _run_into(environment, upstream, sink, kind="to_dataframe")
     spark = environment.spark

@@ -7,9 +7,6 @@ checkpoints, so a large result costs a checkpoint nothing.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-import uuid
 import weakref
 from typing import Any
 
@@ -17,6 +14,7 @@ import pyarrow as pa
 
 from weir.connectors.file_sink import FileSink
 from weir.operators.sink import SinkOwner
+from weir.runtime.leftovers import TemporaryPlace
 
 
 class Collect(FileSink):
@@ -28,8 +26,11 @@ class Collect(FileSink):
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self._is_temporary = path is None
-        place = path if path is not None else os.path.join(tempfile.gettempdir(), f"weir-collect-{uuid.uuid4().hex}")
-        super().__init__(place, "arrow")
+        self._place: TemporaryPlace | None = None
+        if path is None:
+            self._place = TemporaryPlace("collect")
+            path = self._place.path
+        super().__init__(path, "arrow")
         self._schema: pa.Schema | None = None
         self._remover: Any = None
 
@@ -38,14 +39,16 @@ class Collect(FileSink):
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in a task must not remove the driver's directory when it goes away."""
-        return {**self.__dict__, "_remover": None}
+        return {**self.__dict__, "_remover": None, "_place": None}
 
     def check(self, schema: pa.Schema, name: str) -> None:
         self._schema = schema
 
     def validate(self, owner: SinkOwner) -> None:
-        if self._is_temporary and self._remover is None:
-            self._remover = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        if self._place is not None:
+            self._place.make()
+            if self._remover is None or not self._remover.alive:
+                self._remover = weakref.finalize(self, self._place.remove)
         super().validate(owner)
 
     def result(self) -> pa.Table:

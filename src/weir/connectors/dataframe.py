@@ -7,8 +7,6 @@ next time is copied to parquet first.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +18,7 @@ from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.source import DriverContext, Source, SourceReader
 from weir.runtime.feed import FeedHub
 from weir.runtime.feed_inbox import FeedAddress, FeedInbox
+from weir.runtime.leftovers import TemporaryPlace
 from weir.runtime.spark import check_slots, driver_host, is_local, task_host
 from weir.schema import parse_type
 from weir.snapshot.messages import Json
@@ -47,7 +46,7 @@ class DataFrameSource(Source):
         self._feed: FeedAddress | None = None
         self._layout: str | None = None
         self._hub: FeedHub | None = None
-        self._temporary: str | None = None
+        self._temporary: TemporaryPlace | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """For the tasks: where to get the rows, and nothing of Spark."""
@@ -84,7 +83,7 @@ class DataFrameSource(Source):
             self._hub.close()
             self._hub = self._feed = None
         if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary.remove()
             self._temporary = None
 
     def reader(self) -> SourceReader:
@@ -111,8 +110,8 @@ class DataFrameSource(Source):
                 f"copied where all executors can read them. Set Checkpoints(to=...), or write the DataFrame to files "
                 f"and read those."
             )
-        self._temporary = tempfile.mkdtemp(prefix="weir-dataframe-")
-        return self._temporary
+        self._temporary = TemporaryPlace("dataframe").make()
+        return self._temporary.path
 
 
 class DataFrameReader(SourceReader):

@@ -4,24 +4,33 @@
     BASE/weir-USER/JOB-RUN/copies  of state files: outlives attempts
 
 Comes in: who asks. Goes out: paths; directories are made with no access for others. A
-process that is killed leaves its directory, which the task's next attempt removes.
+process that is killed leaves its directory; whoever starts next on the host removes it
+(leftovers.py).
 """
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import os
 import re
 import shutil
-import tempfile
 from urllib.parse import quote
 
 from weir.config import RocksDb, Settings
 from weir.errors import ConfigError
 from weir.ids import AttemptId, TaskIndex
+from weir.runtime.leftovers import (
+    COPIES,
+    LOCK_SUFFIX,
+    RUN_LOCK,
+    TRIES_MAX,
+    Lock,
+    base_directory,
+    make_private,
+    sweep,
+    sweep_run,
+)
 
-COPIES = "copies"
 _NAME_CHARACTERS_MAX = 100
 _TASK = re.compile(r"(\d+)-(\d+)-(\d+)")
 
@@ -31,12 +40,43 @@ def run_directory(settings: Settings, job: str, token: str) -> str:
     chosen = settings.backend.directory if isinstance(settings.backend, RocksDb) else None
     run = hashlib.sha256(token.encode()).hexdigest()[:16]
     name = quote(job, safe="")[:_NAME_CHARACTERS_MAX]
-    return os.path.join(chosen or tempfile.gettempdir(), f"weir-{_user()}", f"{name}-{run}")
+    return os.path.join(base_directory(chosen), f"{name}-{run}")
 
 
-def remove_run(settings: Settings, job: str, token: str) -> None:
-    """Remove what a run has left on this host."""
-    shutil.rmtree(run_directory(settings, job, token), ignore_errors=True)
+def needs_directory(settings: Settings) -> bool:
+    """Whether tasks keep anything on their local disks that has a name."""
+    return settings.local_recovery or isinstance(settings.backend, RocksDb)
+
+
+class RunDirectory:
+    """A run's directory on the host of its driver: what others have left there goes when it starts, and its own when
+    it ends. Meanwhile nobody takes it for a dead one's, also when no task is there."""
+
+    def __init__(self, settings: Settings, path: str) -> None:
+        self._path = path
+        sweep(os.path.dirname(path))
+        self._lock = _held_run(path) if needs_directory(settings) else None
+
+    def remove(self) -> None:
+        shutil.rmtree(self._path, ignore_errors=True)
+        if self._lock is not None:
+            self._lock.release()
+
+
+def _held_run(path: str) -> Lock:
+    """The run's lock; its directory may be removed, by who finds nobody in it, just when it was made."""
+    for _ in range(TRIES_MAX):
+        make_private(os.path.dirname(path))
+        make_private(path)
+        try:
+            return Lock.hold(os.path.join(path, RUN_LOCK), shared=True)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise ConfigError(
+                f"the local directory {path} cannot be used: {error}; set RocksDb(directory=…)"
+            ) from error
+    raise ConfigError(f"the local directory {path} is removed again and again; set RocksDb(directory=…)")
 
 
 class TaskDirectory:
@@ -48,43 +88,25 @@ class TaskDirectory:
         self._place = (region, task)
         self.path = os.path.join(run, f"{attempt}-{region}-{task}")
         self.copies = os.path.join(run, COPIES)
+        self._locks: list[Lock] = []
 
     def make(self) -> None:
-        """Make the task's own directory, and remove those of its earlier attempts, which were killed."""
-        _make_private(os.path.dirname(self._run))
-        _make_private(self._run)
+        """Make the task's own directory. What dead processes have left on this host goes, and what earlier attempts of
+        this task have, dead or not: they are fenced."""
+        sweep(os.path.dirname(self._run))
+        self._locks = [_held_run(self._run), Lock.hold(f"{self.path}{LOCK_SUFFIX}")]
         for name in os.listdir(self._run):
             match = _TASK.fullmatch(name)
             if match and (int(match[2]), int(match[3])) == self._place and int(match[1]) <= self._attempt:
                 shutil.rmtree(os.path.join(self._run, name), ignore_errors=True)
-        _make_private(self.path)
+        make_private(self.path)
 
     def remove(self, *, copies: bool) -> None:
         """Remove the task's own directory. `copies`: the run is over, so nobody will want those either."""
         shutil.rmtree(self.path, ignore_errors=True)
         if copies:
             shutil.rmtree(self.copies, ignore_errors=True)
-        try:
-            os.rmdir(self._run)
-        except OSError:
-            pass  # others have theirs in it, or removed it
-
-
-def _make_private(path: str) -> None:
-    try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        found = os.lstat(path)
-    except OSError as error:
-        raise ConfigError(f"the local directory {path} cannot be made: {error}; set RocksDb(directory=…)") from error
-    if found.st_uid != os.getuid() or not os.path.isdir(path) or os.path.islink(path):
-        # Anybody may make such a name below the directory for temporary files.
-        raise ConfigError(f"the local directory {path} belongs to somebody else; set RocksDb(directory=…)")
-    if found.st_mode & 0o077:
-        os.chmod(path, 0o700)
-
-
-def _user() -> str:
-    try:
-        return quote(getpass.getuser(), safe="")
-    except (KeyError, OSError):
-        return str(os.getuid())  # a container may know no name for it
+        while self._locks:
+            lock = self._locks.pop()
+            lock.release(remove=lock.path.startswith(self.path))
+        sweep_run(self._run)

@@ -2,7 +2,8 @@
 
 Comes in: a running job's name, process and control address. Goes out: the jobs that are
 there. The token is in the file, so the directory and its files are the user's alone. A
-file whose process is gone is ignored, and removed.
+job's process holds a lock on its file: one whose process is gone is ignored, and removed
+by whoever looks or registers next, also when its process id is another's by now.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from weir.errors import JobError
+from weir.runtime.leftovers import Lock
 
 STATE_VARIABLE = "XDG_STATE_HOME"
 RUN_SHOWN = 8
 """Characters of a run's id that are enough to tell runs apart."""
+
+_held: dict[Path, Lock] = {}
+"""The locks on the files of this process's own jobs."""
 
 
 @dataclass(frozen=True)
@@ -69,32 +74,55 @@ def register(entry: JobEntry) -> Path:
     directory = registry_directory()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.chmod(0o700)
+    _remove_dead(directory)
     path = directory / entry.file_name
     new = path.with_suffix(f".{os.getpid()}.new")
     new.unlink(missing_ok=True)
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+    _held[path] = Lock.hold(str(new))  # of the file, whatever its name will be
+    with open(os.open(new, os.O_WRONLY), "w", encoding="utf-8") as file:
         json.dump(asdict(entry), file)
     os.replace(new, path)
     return path
 
 
 def unregister(entry: JobEntry) -> None:
-    (registry_directory() / entry.file_name).unlink(missing_ok=True)
+    path = registry_directory() / entry.file_name
+    path.unlink(missing_ok=True)
+    if lock := _held.pop(path, None):
+        lock.release()
 
 
 def entries() -> list[JobEntry]:
     """The jobs that run, the oldest first. Files of processes that are gone are removed."""
-    found = []
-    for path in sorted(registry_directory().glob("*.json")):
+    directory = registry_directory()
+    _remove_dead(directory)
+    found = [entry for path in sorted(directory.glob("*.json")) if (entry := _read(path)) is not None]
+    return sorted(found, key=lambda entry: entry.started_s)
+
+
+def _remove_dead(directory: Path) -> None:
+    """Remove the files of this host's processes that are gone, those half-written among them. Nobody knows here what
+    runs on other hosts."""
+    for path in directory.glob("*.json"):
         entry = _read(path)
-        if entry is None:
-            continue
-        if entry.host == this_host() and not _is_alive(entry.pid):
+        if entry is not None and entry.host == this_host() and _is_dead(path, entry.pid):
             with suppress(OSError):
                 path.unlink()
-            continue
-        found.append(entry)
-    return sorted(found, key=lambda entry: entry.started_s)
+    for path in directory.glob("*.new"):
+        process = path.suffixes[-2].removeprefix(".") if len(path.suffixes) > 1 else ""
+        if process.isdigit() and _is_dead(path, int(process)):
+            with suppress(OSError):
+                path.unlink()
+
+
+def _is_dead(path: Path, process_id: int) -> bool:
+    if not _is_alive(process_id):
+        return True
+    # The id may be another process's by now.
+    lock = Lock.seize(str(path))
+    if lock is not None:
+        lock.release()
+    return lock is not None
 
 
 def find_job(name: str, *, run: str | None = None, pid: int | None = None) -> JobEntry:

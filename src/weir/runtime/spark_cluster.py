@@ -20,7 +20,7 @@ from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.clock import Mailbox
 from weir.runtime.control import ControlServer
 from weir.runtime.driver import Driver
-from weir.runtime.local_directory import remove_run
+from weir.runtime.local_directory import RunDirectory, run_directory
 from weir.runtime.region import slots_of
 from weir.runtime.spark import driver_host, task_host
 from weir.runtime.stage import BarrierStage
@@ -54,6 +54,7 @@ class SparkCluster:
         self._stages: dict[AttemptId, BarrierStage] = {}
         self._processes: dict[tuple[AttemptId, TaskIndex], int] = {}
         self._had_slots = False
+        self._directory = RunDirectory(config.settings, run_directory(config.settings, config.name, self._token))
         self._control = ControlServer(
             driver_host(session),
             token=self._token,
@@ -105,7 +106,7 @@ class SparkCluster:
         for stage in list(self._stages.values()):
             stage.cancel()
         self._control.close()
-        remove_run(self._config.settings, self._config.name, self._token)
+        self._directory.remove()
 
     def _hear(self, message: FromTask) -> None:
         assert self.driver is not None

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from weir.config import Mode, RocksDb, Settings, duration_ms
+from weir.config import Mode, Settings, duration_ms
 from weir.errors import JobError, TaskLost, WeirError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, Lineage, TaskIndex
@@ -23,7 +23,7 @@ from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
 from weir.runtime.control import ControlClient, RemoteStorage
 from weir.runtime.exchange import TaskTransport
 from weir.runtime.local_copies import LocalCopies
-from weir.runtime.local_directory import TaskDirectory, run_directory
+from weir.runtime.local_directory import TaskDirectory, needs_directory, run_directory
 from weir.runtime.memory import Allocator
 from weir.runtime.ports import Storage
 from weir.runtime.savepoints import Origin
@@ -186,7 +186,7 @@ class _Task:
     def _with_directory(self, storage: Storage) -> Storage:
         """Make the task's local directory, where one is wanted, and keep copies there of what goes to storage."""
         spec = self._spec
-        if not spec.settings.local_recovery and not isinstance(spec.settings.backend, RocksDb):
+        if not needs_directory(spec.settings):
             return storage
         run = run_directory(spec.settings, spec.job, spec.token)
         self._directory = TaskDirectory(run, spec.attempt, self._task, region=spec.plan.region)

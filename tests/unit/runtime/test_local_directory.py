@@ -14,7 +14,7 @@ from weir.errors import ConfigError
 from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex, Uid, VertexId
 from weir.runtime import layout
 from weir.runtime.local_copies import LocalCopies
-from weir.runtime.local_directory import TaskDirectory, remove_run, run_directory
+from weir.runtime.local_directory import RunDirectory, TaskDirectory, run_directory
 from weir.runtime.state_files import CheckpointFiles, CheckpointWriter
 from weir.runtime.storage import open_storage
 from weir.snapshot.manifest import build, encode
@@ -62,7 +62,7 @@ def test_the_driver_removes_the_whole_run_and_copies_outlive_attempts_only(tmp_p
     os.makedirs(task.copies)
     task.remove(copies=False)
     assert os.path.exists(task.copies)
-    remove_run(settings, "a/job", "secret")
+    RunDirectory(settings, os.path.dirname(task.path)).remove()
     assert not os.path.exists(os.path.dirname(task.path))
 
 

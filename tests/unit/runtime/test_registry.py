@@ -59,6 +59,52 @@ def test_a_job_whose_process_is_gone_is_ignored_and_its_entry_removed() -> None:
     assert elsewhere.exists() and not stale.exists()
 
 
+LISTED = """
+import os, sys
+from weir.runtime.registry import JobEntry, register, this_host
+register(JobEntry("words", "run", os.getpid(), this_host(), "grpc://127.0.0.1:1", "secret", 1.0, None, 2))
+print("listed", flush=True)
+sys.stdin.read()
+"""
+
+
+def listed_job() -> subprocess.Popen[str]:
+    """A process that has a job in the list."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", LISTED], text=True, **pipes)  # type: ignore[call-overload]
+    assert process.stdout.readline() == "listed\n"
+    return process  # type: ignore[no-any-return]
+
+
+def test_a_killed_job_is_not_listed_even_when_its_process_id_is_anothers_by_now() -> None:
+    with listed_job() as process:
+        (found,) = entries()
+        assert found.pid == process.pid
+        process.kill()
+    path = registry_directory() / found.file_name
+    reused = path.with_name(replace(found, pid=os.getpid()).file_name)
+    reused.write_text(path.read_text().replace(str(found.pid), str(os.getpid())))
+    assert entries() == []
+    assert not path.exists() and not reused.exists()
+
+
+def test_the_next_job_that_starts_removes_the_entries_of_killed_ones() -> None:
+    with listed_job() as process:
+        process.kill()
+    half = registry_directory() / f"words-{process.pid}-run.{process.pid}.new"
+    half.write_text("{")
+    path = register(entry("sums"))
+    assert list(registry_directory().iterdir()) == [path]
+
+
+def test_a_job_that_runs_stays_listed_whoever_looks() -> None:
+    with listed_job() as process:
+        assert [found.pid for found in entries()] == [process.pid]
+        register(entry("sums"))
+        assert sorted(found.name for found in entries()) == ["sums", "words"]
+        process.kill()
+
+
 def test_files_that_are_no_entries_are_left_alone() -> None:
     register(entry())
     for name, text in (("a.json", "{"), ("b.json", "[]"), ("c.json", '{"name": "x"}')):
