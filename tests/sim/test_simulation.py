@@ -52,7 +52,7 @@ FIRST_SEED = {
     "rescaled_before_the_checkpoint_is_complete": 16,
     "results_that_wait_are_lost": 101,
     "rows_in_flight_are_lost": 101,
-    "sessions_are_forgotten_on_restore": 25,
+    "sessions_are_forgotten_on_restore": 403,
     "sessions_are_not_merged": 25,
     "splits_are_taken_as_one": 46,
     "state_files_without_attempt": 17,

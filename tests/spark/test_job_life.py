@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -167,6 +168,19 @@ def test_cancel_leaves_no_task_no_port_no_thread_and_no_temporary_file(
     committed = {name: data for name, data in before.items() if not name.startswith("_")}
     assert committed and committed.items() <= after.items(), "what was committed before the cancel stays"
     check_output(tmp_path, ROWS)
+
+
+def test_a_job_that_waits_for_its_slots_is_cancelled_at_once(
+    submit: Submit, embedded: Any, long_tasks: Callable[..., Any]
+) -> None:
+    """Its tasks do not run, so nobody can ask them to leave."""
+    long_tasks(embedded, (slots(embedded) or 0) - 1)
+    job = submit("launching")
+    poll(lambda: job.status == "starting" and job.metrics()["attempt"] is not None, PATIENCE_S)
+    started_s = time.monotonic()
+    job.cancel()
+    assert job.status == "cancelled"
+    assert time.monotonic() - started_s < 5.0, "Settings.stop_timeout is 10 s"
 
 
 def our_threads() -> set[str]:

@@ -30,12 +30,13 @@ PATIENCE_S = 120.0
 class Run:
     """One driver process."""
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
+    def __init__(self, command: Sequence[str], log: Path, temporary: Path | None) -> None:
         self._log = log
+        more = {} if temporary is None else {"TMPDIR": str(temporary)}
         path = os.pathsep.join([str(ROOT / "src"), str(ROOT), *filter(None, sys.path)])
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                command, env={**os.environ, "PYTHONPATH": path}, stdout=output, stderr=subprocess.STDOUT
+                command, env={**os.environ, "PYTHONPATH": path, **more}, stdout=output, stderr=subprocess.STDOUT
             )
 
     def await_checkpoints(self, directory: Path, number: int) -> None:
@@ -48,10 +49,14 @@ class Run:
 
         poll(reached, PATIENCE_S)
 
-    def kill(self) -> list[psutil.Process]:
-        """Kill the driver alone; what it had started is left to find out by itself."""
+    def kill(self, *, with_children: bool = False) -> list[psutil.Process]:
+        """Kill the driver alone; what it had started is left to find out by itself. Or all at once."""
         orphans: list[psutil.Process] = psutil.Process(self._process.pid).children(recursive=True)
+        for process in orphans if with_children else ():
+            process.suspend()  # so that none of them notices and tidies up
         self._process.kill()
+        for process in orphans if with_children else ():
+            process.kill()
         self._process.wait()
         return orphans
 
@@ -75,9 +80,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """`start(command, *arguments)` runs a driver; whatever a test leaves running is killed."""
     runs: list[Run] = []
 
-    def start(command: Sequence[str], *arguments: str) -> Run:
+    def start(command: Sequence[str], *arguments: str, temporary: Path | None = None) -> Run:
         log = tmp_path / f"run-{len(runs)}.log"
-        runs.append(Run([*command, *arguments], log))
+        runs.append(Run([*command, *arguments], log, temporary))
         return runs[-1]
 
     yield start
@@ -114,3 +119,30 @@ def test_a_driver_killed_twice_goes_on_each_time_at_another_parallelism_and_refu
     assert third.wait() == 0, third.output
     assert "finished" in third.output
     check_output(job, ROWS)
+
+
+def test_what_killed_drivers_and_workers_leave_on_the_local_disk_goes_with_the_next_start(
+    start: Start, tmp_path: Path
+) -> None:
+    job, temporary = tmp_path / "job", tmp_path / "temporary"
+    job.mkdir()
+    temporary.mkdir()
+    local = job / "local"
+    script = [str(job), str(ROWS), "--resume", "--rocksdb"]
+    kept: set[Path] = set()
+    for _ in range(2):
+        run = start(WITH_PYTHON, *script, temporary=temporary)
+        run.await_checkpoints(job, 2)
+        here = {path.parent for path in local.glob("weir-*/*/*-0-[01]")}
+        assert len(here) == 1 and not here & kept, "the directory of this run, and of no other"
+        kept |= here
+        for process in run.kill(with_children=True):
+            process.wait(PATIENCE_S)
+        assert [path for path in local.rglob("*") if path.is_file()], "killed processes remove nothing"
+    open_gate(job)
+    last = start(WITH_PYTHON, *script, temporary=temporary)
+    assert last.wait() == 0, last.output
+    check_output(job, ROWS)
+    assert list(local.glob("weir-*/*")) == []
+    left = [path for path in temporary.glob("weir-*/*") if path.is_dir()]
+    assert left == [], "the embedded Spark's own files are gone, too"

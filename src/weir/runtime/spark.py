@@ -7,6 +7,7 @@ Never knows what a job computes.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import socket
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from weir.errors import ConfigError, SlotsMissing
 from weir.runtime.daemon import ENVIRONMENT
 from weir.runtime.jvm import start_jvm
+from weir.runtime.leftovers import TemporaryPlace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,6 +97,10 @@ def _start(slot_count: int, name: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     conf = SparkConf(loadDefaults=False).setAll(list(_embedded_settings(slot_count, name).items()))
+    # Spark removes its own files when it ends; those of one that was killed are removed by the next that starts here.
+    place = TemporaryPlace("spark").make()
+    atexit.register(place.remove)
+    conf.set("spark.local.dir", place.path)
     with _environment({"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": LOOPBACK, **ENVIRONMENT}):
         output = start_jvm(conf, loud=SPARK_LOG_VARIABLE in os.environ)
         session: SparkSession = SparkSession.builder.config(conf=conf).getOrCreate()

@@ -49,7 +49,7 @@ def add_job_commands(app: typer.Typer) -> None:
 def list_jobs(as_json: AsJson = False, debug: Debug = False) -> None:
     """List the jobs that you run on this machine.
 
-    A job is listed from its start to its end, whichever process runs it.
+    A job is listed from its start to its end, whichever process runs it. One whose process was killed is not.
 
     **Example:** `weir list --json`
     """
@@ -71,6 +71,8 @@ def list_jobs(as_json: AsJson = False, debug: Debug = False) -> None:
 
 def status(name: JobName, run: Run = None, pid: Pid = None, as_json: AsJson = False, debug: Debug = False) -> None:
     """Show how a job is: its phase, restarts, newest checkpoint, and rows by operator.
+
+    While storage is away, also since when the job waits for it, what was found last, and when it looks again.
 
     **Example:** `weir status word-count --json`
     """

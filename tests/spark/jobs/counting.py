@@ -1,4 +1,4 @@
-"""The keyed job of tests/spark/helpers.py as a user's script: DIRECTORY ROWS [--resume].
+"""The keyed job of tests/spark/helpers.py as a user's script: DIRECTORY ROWS [--resume] [--rocksdb].
 
 Prints the result of the run; the test that started it may kill it at any time.
 """
@@ -18,6 +18,7 @@ def main() -> None:
         parallelism=2,
         checkpoints=weir.Checkpoints(every="100ms", to=str(directory / "checkpoints")),
         settings=slow_settings(),
+        backend=weir.RocksDb("32MB", directory=str(directory / "local")) if "--rocksdb" in sys.argv else None,
         name="counting",
     )
     build_job(env, directory, rows=rows)
