@@ -16,6 +16,7 @@ from weir.connectors import Collect, Discard, FileSink, Stdout
 from weir.ids import AttemptId, CheckpointId, Lineage, Uid
 from weir.operators.base import NO_LINEAGE, OperatorContext
 from weir.operators.sink import Sink, SinkOwner
+from weir.snapshot.backoff import Backoff
 from weir.snapshot.commit import Commit, CommitGrant, Committer, RestoredPending
 
 JOB = "contract"
@@ -63,7 +64,7 @@ def still_ours() -> None:
 
 def grant(checkpoint: int) -> CommitGrant:
     """The right to commit, as only the machine gives it out."""
-    (commit,) = Committer(0).handle(RestoredPending(CheckpointId(checkpoint), ["something"]))
+    (commit,) = Committer(0, Backoff(1, 1)).handle(RestoredPending(CheckpointId(checkpoint), ["something"]))
     assert isinstance(commit, Commit)
     return commit.grant
 

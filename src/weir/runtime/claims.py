@@ -18,7 +18,7 @@ from weir.runtime.ports import Background, Storage
 from weir.runtime.savepoints import origin_at
 from weir.runtime.sink_desk import SinkDesk
 from weir.snapshot.manifest import Kind, Manifest, build
-from weir.snapshot.messages import PublishManifest, PublishSavepoint
+from weir.snapshot.messages import FromTask, PublishManifest, PublishSavepoint, SnapshotTaken
 
 
 class ClaimDesk:
@@ -37,7 +37,7 @@ class ClaimDesk:
         self.newest: AttemptId | None = None
         """The last attempt that was claimed: manifests carry it."""
         self.is_busy = False
-        self.time_ms = 0.0
+        self._time_ms = 0.0
         """How late processing time is known to be: no manifest says that it was made before."""
         self._config = config
         self._run = run
@@ -98,6 +98,11 @@ class ClaimDesk:
         if not isinstance(result, BaseException):
             self._ids_below = max(self._ids_below, ids_below)
 
+    def heard(self, message: FromTask) -> None:
+        """Snapshots tell how late it is where they were taken."""
+        if isinstance(message, SnapshotTaken):
+            self._time_ms = max(self._time_ms, message.wall_ms)
+
     def origin_of(self, claim: Claim) -> str | None:
         """Where the restored checkpoint lies when it is none of the job's own."""
         is_foreign = claim.restore is not None and not claim.completed
@@ -114,7 +119,7 @@ class ClaimDesk:
             checkpoint=effect.checkpoint,
             attempt=self.newest,
             max_parallelism=plan.max_parallelism,
-            created_ms=max(created_ms, self.time_ms),
+            created_ms=max(created_ms, self._time_ms),
             parts=effect.parts,
             parallelism={vertex.id: vertex.parallelism for vertex in plan.vertices},
             kind=kind,
@@ -163,6 +168,6 @@ class ClaimDesk:
         if isinstance(result, Claim):
             self.newest = result.attempt
             self._ids_below = max(self._ids_below, result.ids_below)
-            self.time_ms = max(self.time_ms, 0.0 if result.restore is None else result.restore.created_ms)
+            self._time_ms = max(self._time_ms, 0.0 if result.restore is None else result.restore.created_ms)
             result = replace(result, next_checkpoint=max(result.next_checkpoint, self._next_checkpoint))
         done(result)

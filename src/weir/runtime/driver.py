@@ -35,7 +35,7 @@ from weir.runtime.source_alignment import SourceAlignment
 from weir.snapshot import messages as m
 from weir.snapshot.coordinator import Coordinator
 from weir.snapshot.manifest import Manifest
-from weir.snapshot.restart import OUTAGE_CODES, Failure, RestartAfter, Restarts
+from weir.snapshot.restart import OUTAGE_CODES, Failure, Restarts
 from weir.snapshot.run import CoordinatorSettings
 
 
@@ -107,8 +107,7 @@ class Driver:
         elif isinstance(message, m.TaskFailed):
             self._fail(region, message.error, fatal=message.fatal, code=message.code)
         elif isinstance(message, m.SnapshotTaken | m.SnapshotDeclined | m.EpochsCommitted | m.SubtaskFinished):
-            if isinstance(message, m.SnapshotTaken):
-                self._claims.time_ms = max(self._claims.time_ms, message.wall_ms)
+            self._claims.heard(message)
             if region.is_running:
                 self._coordinate(message)
             elif isinstance(region.phase, phases.Deploying):
@@ -282,9 +281,8 @@ class Driver:
         self, region: Region | None, error: str, *, code: str = "", fatal: bool = False, stage_runs: bool = True
     ) -> None:
         """An attempt of a region has failed, or could not be claimed; None: the job as a whole."""
-        is_known = self._leaving is not None or self._ended is not None
-        if is_known or (region is not None and isinstance(region.phase, phases.Stopping)):
-            return
+        if self._leaving or self._ended or (region is not None and isinstance(region.phase, phases.Stopping)):
+            return  # It is known.
         now_ms = self._clock.now_ms()
         verdict = Verdict(Outcome.FAILED, error)
         # Sources that have ended, or wait behind a barrier, cannot go on by themselves: then all begin again.
@@ -297,11 +295,7 @@ class Driver:
             self._say("request_failed", request=self._rescaling.name, reason=error)
             self._rescaling = None
         elif not fatal:
-            decision = self._restarts.failed(Failure(now_ms, error, code, self._chance()))
-            if isinstance(decision, RestartAfter):
-                verdict = Verdict(Outcome.RESTART, error, now_ms + decision.delay_ms)
-            else:
-                verdict = Verdict(Outcome.FAILED, f"{error}\n(no restart: {decision.reason})")
+            verdict = Verdict.about(self._restarts, Failure(now_ms, error, code, self._chance()))
         outage = self._restarts.outage if code in OUTAGE_CODES and verdict.outcome is Outcome.RESTART else None
         if outage is None or region is None or region.attempt is not None:
             self._say("attempt_failed", region, error=error, restarts=verdict.outcome is Outcome.RESTART)

@@ -19,7 +19,7 @@ from weir.ids import AttemptId, TaskIndex
 from weir.runtime.checkpoint_store import Claim
 from weir.runtime.ports import Clock
 from weir.snapshot.messages import FromTask
-from weir.snapshot.restart import Outage
+from weir.snapshot.restart import Failure, Outage, RestartAfter, Restarts
 
 
 class Outcome(Enum):
@@ -43,6 +43,14 @@ class Verdict:
     """With RESTART: when the next attempt may begin."""
     plan: Plan | None = None
     """With RESTART: what the next attempt runs, when that is another plan."""
+
+    @classmethod
+    def about(cls, restarts: Restarts, failure: Failure) -> Verdict:
+        """What follows from the restart strategy's word about a failure."""
+        decision = restarts.failed(failure)
+        if isinstance(decision, RestartAfter):
+            return cls(Outcome.RESTART, failure.error, failure.now_ms + decision.delay_ms)
+        return cls(Outcome.FAILED, f"{failure.error}\n(no restart: {decision.reason})")
 
 
 @dataclass(frozen=True)

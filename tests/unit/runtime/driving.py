@@ -203,7 +203,7 @@ class Stage:
 
     def manifest(self, checkpoint: int) -> Manifest:
         """What was published."""
-        return CheckpointStore(self.storage, "job", retries_max=1).read(CheckpointId(checkpoint))
+        return store_of(self.storage).read(CheckpointId(checkpoint))
 
     def said(self, kind: str) -> list[dict[str, Any]]:
         return [notice.detail for notice in self.notices if notice.kind == kind]
