@@ -204,7 +204,14 @@ class Settings:
 
     heartbeat_interval: Duration = "500ms"
     heartbeat_timeout: Duration = "10s"
-    """A task that is silent for longer is given up and the attempt fails."""
+    """A task whose loop is silent for longer is given up and the attempt fails."""
+
+    ping_interval: Duration = "1s"
+    """How often both ends of a connection say that they are there."""
+
+    line_timeout: Duration = "10s"
+    """A connection on which nothing has come for so long is over. A task that loses its driver so ends itself, within
+    as long again, and gives its slot back. Longer than the largest batch takes to travel."""
 
     launch_timeout: Duration = "60s"
     """Longest wait for Spark to start all tasks of an attempt."""
@@ -268,6 +275,17 @@ class Settings:
             first_ms, longest_ms = (duration_ms(getattr(self, n), f"Settings.{n}") for n in (name, f"{name}_max"))
             if longest_ms < first_ms:
                 raise ConfigError(f"Settings.{name}_max: {longest_ms} ms is shorter than {name}, {first_ms} ms")
+        self._check_lines()
+
+    def _check_lines(self) -> None:
+        ping_ms = duration_ms(self.ping_interval, "Settings.ping_interval")
+        if ping_ms < 1:
+            raise ConfigError("Settings.ping_interval: must be at least 1ms")
+        if duration_ms(self.line_timeout, "Settings.line_timeout") < 2 * ping_ms:
+            raise ConfigError(
+                f"Settings.line_timeout: {self.line_timeout!r} is below two pings (Settings.ping_interval is "
+                f"{self.ping_interval!r}): one late ping would end a connection"
+            )
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,8 @@ BAD_SETTINGS: list[tuple[type[Any], str, Any]] = [
     (Settings, "channel_batches_max", 0),
     (Settings, "heartbeat_interval", "often"),
     (Settings, "heartbeat_timeout", -1),
+    (Settings, "ping_interval", 0),
+    (Settings, "line_timeout", "1.9s"),
     (Settings, "launch_timeout", "1 minute"),
     (Settings, "stop_timeout", None),
     (Settings, "snapshot_threads", True),

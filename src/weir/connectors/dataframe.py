@@ -19,6 +19,7 @@ from weir.operators.source import DriverContext, Source, SourceReader
 from weir.runtime.feed import FeedHub
 from weir.runtime.feed_inbox import FeedAddress, FeedInbox
 from weir.runtime.leftovers import TemporaryPlace
+from weir.runtime.lines import Lines
 from weir.runtime.spark import check_slots, driver_host, is_local, task_host
 from weir.schema import parse_type
 from weir.snapshot.messages import Json
@@ -72,6 +73,7 @@ class DataFrameSource(Source):
             frame,
             self._schema,
             host=driver_host(driver.session),
+            lines=Lines.new(driver.settings),
             parallelism=driver.parallelism,
             description=f"weir: rows for {driver.name}",
         )

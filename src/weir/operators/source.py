@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pyarrow as pa
 
+from weir.config import Settings
 from weir.operators.base import InlinePart, OperatorContext
 from weir.snapshot.messages import Json
 
@@ -79,6 +80,8 @@ class DriverContext:
     """A location that this operator of this job may fill, kept as long as its checkpoints; None: there is none."""
     resume: bool
     """The job goes on from a checkpoint of an earlier run, which may have filled the directory."""
+    settings: Settings = field(default_factory=Settings)
+    """Of the job."""
 
 
 class Source(ABC):

@@ -10,6 +10,12 @@ cancelled call stays blocked until the socket is gone. So large frames, and all
 frames while more than a little is unacknowledged, are handed to a thread; a small
 frame that must find room in the window is written by the caller itself, which
 saves a change of threads where latency counts.
+
+Why pings: TCP says nothing about a peer whose host or network has gone, and gRPC's own
+keepalive is not to be had (Flight's server takes no such option, and drops a client that
+pings an idle line). So each end says at intervals what it has received. An end that hears
+nothing for a while, or hears that nothing of its own arrives, gives the connection up:
+either direction alone is enough to notice that it is lost.
 """
 
 from __future__ import annotations
@@ -22,6 +28,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import pyarrow as pa
+
+from weir.runtime.pulse import PULSE
 
 Frame: TypeAlias = "bytes | pa.Buffer"
 
@@ -56,11 +64,14 @@ class Connection:
         write: Callable[[pa.Buffer], None],
         cut: Callable[[], None],
         frames_max: int | None = None,
+        ping_interval_s: float = 1.0,
+        timeout_s: float = 10.0,
     ) -> None:
         self.name = name
         self._write = write
         self._cut = cut
         self._frames_max = frames_max
+        self._silence = _Silence(ping_interval_s, timeout_s)
         self._changed = threading.Condition(threading.Lock())
         self._outbox: deque[Frame] = deque()
         self._writing = False
@@ -157,6 +168,20 @@ class Connection:
             self._changed.notify_all()
         self._cut()
 
+    def _beat(self) -> None:
+        """Called by the pulse: say what has been received so far, and look whether the peer did."""
+        with self._changed:
+            if self._over:
+                return
+            if not self._leaving and not (self._outbox and self._outbox[0][0] == _ACKNOWLEDGE):
+                # Before all that waits: on a slow line that may take longer than the peer's patience. By the writing
+                # thread, whatever the size: this one must not wait.
+                self._outbox.appendleft(_ACKNOWLEDGEMENT.pack(_ACKNOWLEDGE, self._received_bytes))
+                self._changed.notify_all()
+            reason = self._silence.noticed(time.monotonic(), self._received_bytes, self._acknowledged_bytes)
+        if reason is not None:
+            self._abort(reason)
+
     # --- receiving ----------------------------------------------------------------------------------
 
     def welcome(self) -> None:
@@ -172,6 +197,7 @@ class Connection:
     ) -> None:
         """Read until the stream ends. When this returns, nothing touches the stream any more."""
         reason: str | None = "the connection ended without a goodbye"
+        PULSE.join(self._beat, self._silence.interval_s)
         try:
             while (frame := read()) is not None:
                 self._take(frame, on_frame)
@@ -180,6 +206,7 @@ class Connection:
                 self._writer.join()  # the peer still reads: it gets all that was sent before, and our goodbye
         except Exception as error:
             reason = describe(error)
+        PULSE.leave(self._beat)
         with self._changed:
             self._over = True
             self._outbox.clear()
@@ -211,6 +238,34 @@ class Connection:
                 self._acknowledgement_s = now_s
                 self._acknowledgement_bytes = self._received_bytes
                 self.send(_ACKNOWLEDGEMENT.pack(_ACKNOWLEDGE, self._received_bytes))
+
+
+class _Silence:
+    """How long nothing has come from the peer, and nothing has arrived there.
+
+    A process that did not run itself, because it was frozen or its machine slept, has not heard anything either, but
+    that says nothing about the peer: of the time between two looks, no more than two intervals count.
+    """
+
+    def __init__(self, interval_s: float, timeout_s: float) -> None:
+        self.interval_s = interval_s
+        self._timeout_s = timeout_s
+        self._looked_s: float | None = None
+        self._received_bytes = self._acknowledged_bytes = -1
+        self._unheard_s = self._unanswered_s = 0.0
+
+    def noticed(self, now_s: float, received_bytes: int, acknowledged_bytes: int) -> str | None:
+        """Why the connection is over, if it is."""
+        passed_s = 0.0 if self._looked_s is None else min(now_s - self._looked_s, 2 * self.interval_s)
+        self._looked_s = now_s
+        self._unheard_s = self._unheard_s + passed_s if received_bytes == self._received_bytes else 0.0
+        self._unanswered_s = self._unanswered_s + passed_s if acknowledged_bytes == self._acknowledged_bytes else 0.0
+        self._received_bytes, self._acknowledged_bytes = received_bytes, acknowledged_bytes
+        if self._unheard_s >= self._timeout_s:
+            return f"nothing was heard from the peer for {self._unheard_s:.1f} s"
+        if self._unanswered_s >= self._timeout_s:
+            return f"nothing has reached the peer for {self._unanswered_s:.1f} s"
+        return None
 
 
 def describe(error: BaseException) -> str:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime.codec import decode_message, encode_message
 from weir.runtime.connection import LEAVE_TIMEOUT_S, Connection
+from weir.runtime.lines import Lines
 from weir.runtime.ports import Storage
 from weir.runtime.remote_storage import RemoteStorage, StorageService
 from weir.runtime.wire import FrameServer, Handlers, Refused, connect
@@ -38,7 +39,7 @@ class ControlServer:
     def __init__(
         self,
         host: str,
-        token: str,
+        lines: Lines,
         *,
         on_message: Callable[[FromTask], None],
         on_lost: Callable[[AttemptId, TaskIndex, str], None],
@@ -49,7 +50,7 @@ class ControlServer:
         self._lock = threading.Lock()
         self._connections: dict[tuple[AttemptId, TaskIndex], Connection] = {}
         on_action = StorageService(storage).handle if storage is not None else None
-        self._server = FrameServer(host, token, self._accept, on_action=on_action, frames_max=MESSAGES_MAX)
+        self._server = FrameServer(host, lines, self._accept, on_action=on_action, frames_max=MESSAGES_MAX)
         self.address: str = self._server.address
 
     @property
@@ -106,7 +107,7 @@ class ControlClient:
     def __init__(
         self,
         address: str,
-        token: str,
+        lines: Lines,
         *,
         attempt: AttemptId,
         task: TaskIndex,
@@ -117,7 +118,7 @@ class ControlClient:
         self._closed = False
         self._connection = connect(
             address,
-            token,
+            lines,
             {"attempt": attempt, "task": task},
             on_frame=lambda frame: on_message(cast(ToTask, decode_message(frame))),
             on_close=self._ended,

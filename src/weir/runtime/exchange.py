@@ -21,6 +21,7 @@ from weir.ids import AttemptId, ChannelId, TaskIndex
 from weir.runtime.channels import LocalChannel, RemoteIn, RemoteOut
 from weir.runtime.codec import CREDIT, ElementCodec, decode_credit, frame_kind_and_channel
 from weir.runtime.connection import LEAVE_TIMEOUT_S, Connection, Frame
+from weir.runtime.lines import Lines
 from weir.runtime.ports import InChannel, OutChannel
 from weir.runtime.wire import FrameServer, Handlers, Refused, connect
 
@@ -29,7 +30,7 @@ class TaskTransport:
     """The channels of one task. Listens from the start; `wake` is called, by any thread, when the loop should look.
 
     host:  where to listen; other tasks must be able to reach it.
-    token: the job's secret; streams without it, and streams of another attempt, are refused.
+    lines: with the job's secret; streams without it, and streams of another attempt, are refused.
     """
 
     def __init__(
@@ -38,14 +39,14 @@ class TaskTransport:
         task: TaskIndex,
         attempt: AttemptId,
         *,
-        token: str,
+        lines: Lines,
         host: str,
         capacity: int,
         wake: Callable[[], None],
     ) -> None:
         self._task = task
         self._attempt = attempt
-        self._token = token
+        self._lines = lines
         self._wake = wake
         self._failure: WeirError | None = None
         self._closed = False
@@ -53,7 +54,7 @@ class TaskTransport:
         self._outs: dict[ChannelId, LocalChannel | RemoteOut] = {}
         self._ins: dict[ChannelId, LocalChannel | RemoteIn] = {}
         self._lay_channels(plan, capacity)
-        self._server = FrameServer(host, token, self._accept)
+        self._server = FrameServer(host, lines, self._accept)
         self.address: str = self._server.address
 
     def connect(self, addresses: Sequence[str]) -> None:
@@ -61,7 +62,7 @@ class TaskTransport:
         for index, peer in self._peers.items():
             if index > self._task:
                 hello = {"attempt": self._attempt, "from": self._task, "to": index}
-                peer.attach(connect(addresses[index], self._token, hello, on_frame=peer.take, on_close=peer.lost))
+                peer.attach(connect(addresses[index], self._lines, hello, on_frame=peer.take, on_close=peer.lost))
 
     def out(self, channel: ChannelId) -> OutChannel:
         return self._outs[channel]

@@ -11,7 +11,6 @@ Never looks into a row. The rows of a partition must be the same, in the same or
 from __future__ import annotations
 
 import json
-import secrets
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,6 +24,7 @@ from weir.errors import TaskLost, Unavailable
 from weir.ids import AttemptId
 from weir.runtime.connection import LEAVE_TIMEOUT_S, Connection, describe
 from weir.runtime.feed_inbox import FeedAddress, message
+from weir.runtime.lines import Lines
 from weir.runtime.spark import classic_context
 from weir.runtime.stage import BatchFunction, cancel_jobs, label_jobs, map_in_arrow, root_cause, shipped
 from weir.runtime.wire import FrameServer, Handlers, Refused, call_options, client_of
@@ -48,7 +48,9 @@ class FeedHub:
     The same DataFrame object runs every time: Spark then keeps its partitions as they are.
     """
 
-    def __init__(self, frame: DataFrame, schema: pa.Schema, *, host: str, parallelism: int, description: str) -> None:
+    def __init__(
+        self, frame: DataFrame, schema: pa.Schema, *, host: str, lines: Lines, parallelism: int, description: str
+    ) -> None:
         self._session = frame.sparkSession
         self._parallelism = parallelism
         self._description = description
@@ -58,9 +60,8 @@ class FeedHub:
         self._readers: dict[int, tuple[str, Connection]] = {}
         self._thread: threading.Thread | None = None
         self._closed = False
-        token = secrets.token_urlsafe(32)
-        self._server = FrameServer(host, token, self._register, on_action=self._answer)
-        self.address = FeedAddress(self._server.address, token)
+        self._server = FrameServer(host, lines, self._register, on_action=self._answer)
+        self.address = FeedAddress(self._server.address, lines)
         self.frame = map_in_arrow(
             frame, shipped(feed_function(self.address, schema), what=self._description), "split long"
         )
@@ -153,9 +154,11 @@ def push(
     """Send the rows of one split to its reader, from where the reader is; a finished split is not even computed."""
     with client_of(feed.address) as hub:
         action = flight.Action("where", json.dumps({"split": split, "attempt": attempt}).encode())
-        address = next(iter(hub.do_action(action, call_options(feed.token)))).body.to_pybytes().decode()
+        address = next(iter(hub.do_action(action, call_options(feed.lines.token)))).body.to_pybytes().decode()
     with client_of(address) as client:
-        hello = flight.FlightDescriptor.for_command(json.dumps({"split": split, "token": feed.token}).encode())
+        hello = flight.FlightDescriptor.for_command(
+            json.dumps({"split": split, "token": feed.lines.token.reveal()}).encode()
+        )
         writer, replies = client.do_put(hello, schema)
         try:
             taken = json.loads(_reply(replies))["rows"]

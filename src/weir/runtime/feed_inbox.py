@@ -19,6 +19,7 @@ import pyarrow.flight as flight
 
 from weir.ids import AttemptId
 from weir.runtime.connection import LEAVE_TIMEOUT_S
+from weir.runtime.lines import Lines, Secret
 from weir.runtime.wire import connect, cut_sockets
 
 SPLIT_BATCHES_MAX = 4
@@ -30,7 +31,7 @@ class FeedAddress:
     """Where the driver's end listens, and what proves that a caller belongs to the job."""
 
     address: str
-    token: str
+    lines: Lines
 
     @property
     def host(self) -> str:
@@ -72,10 +73,10 @@ class FeedInbox:
         self._turns: deque[int] = deque()
         self._closed = False
         place = f"grpc://[{host}]" if ":" in host else f"grpc://{host}"
-        self._server = _InboxServer(f"{place}:0", feed.token, self)
+        self._server = _InboxServer(f"{place}:0", feed.lines.token, self)
         self._hub = connect(
             feed.address,
-            feed.token,
+            feed.lines,
             {"attempt": attempt, "index": index, "address": f"{place}:{self._server.port}"},
             on_frame=self._hear,
             on_close=self._hub_lost,
@@ -179,14 +180,14 @@ def _restored(rows: int | None) -> _Split:
 class _InboxServer(flight.FlightServerBase):  # type: ignore[misc]
     """Takes DoPut streams: a greeting with the position, batches with their first row, an end with the row count."""
 
-    def __init__(self, location: str, token: str, inbox: FeedInbox) -> None:
+    def __init__(self, location: str, token: Secret, inbox: FeedInbox) -> None:
         self._token = token
         self._inbox = inbox
         super().__init__(location)
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         hello = json.loads(descriptor.command)
-        if not hmac.compare_digest(str(hello.get("token")).encode(), self._token.encode()):
+        if not hmac.compare_digest(str(hello.get("token")).encode(), self._token.reveal().encode()):
             raise flight.FlightUnauthenticatedError("this call does not carry the token of the job")
         split = int(hello["split"])
         caller, taken = self._inbox.begin(split)

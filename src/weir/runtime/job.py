@@ -26,11 +26,12 @@ from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
 from weir.runtime.driver import Driver
 from weir.runtime.job_service import JobService
+from weir.runtime.lines import Lines
 from weir.runtime.metrics import operator_metrics
 from weir.runtime.phases import Notice, Outcome
 from weir.runtime.region import slots_of
 from weir.runtime.savepoints import new_savepoint
-from weir.runtime.spark import LOOPBACK, check_slots, driver_host
+from weir.runtime.spark import check_slots
 from weir.runtime.spark_cluster import SparkCluster
 from weir.runtime.storage import location_below
 from weir.snapshot.history import CheckpointRecord, CheckpointState
@@ -115,8 +116,7 @@ class Job:
                 if isinstance(source := vertex.operators[0].spec, Source):
                     self._fed.append(source)
                     source.on_driver_start(self._driver_context(vertex))
-            host = LOOPBACK if self._session is None else driver_host(self._session)
-            self._service = JobService(self, host, checkpoints=self._storage_uri)
+            self._service = JobService(self, Lines.new(self._settings), checkpoints=self._storage_uri)
         except BaseException:
             self._close()
             raise
@@ -275,6 +275,7 @@ class Job:
             slots=slots_of(self._driver.plan, self._settings),
             directory=kept,
             resume=self._resume,
+            settings=self._settings,
         )
 
     def _noticed(self, notice: Notice) -> None:

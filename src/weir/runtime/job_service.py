@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,9 @@ import pyarrow as pa
 
 from weir.errors import JobError, WeirError
 from weir.runtime.connection import Connection
+from weir.runtime.lines import Lines
 from weir.runtime.registry import JobEntry, register, this_host, unregister
+from weir.runtime.spark import LOOPBACK
 from weir.runtime.wire import FrameServer, Handlers, Refused
 from weir.snapshot.history import CheckpointRecord
 
@@ -42,17 +43,16 @@ LEAVE_S = 2.0
 class JobService:
     """Listens for one job and keeps its entry in the registry."""
 
-    def __init__(self, job: Job, host: str, *, checkpoints: str | None) -> None:
+    def __init__(self, job: Job, lines: Lines, *, checkpoints: str | None) -> None:
         self._job = job
-        token = secrets.token_urlsafe(32)
-        self._server = FrameServer(host, token, _no_connections, on_action=self._answer)
+        self._server = FrameServer(LOOPBACK, lines, _no_connections, on_action=self._answer)
         self._entry = JobEntry(
             name=job.name,
             run=job.run,
             pid=os.getpid(),
             host=this_host(),
             address=self._server.address,
-            token=token,
+            token=lines.token,
             started_s=time.time(),
             checkpoints=checkpoints,
             parallelism=job.parallelism,

@@ -30,15 +30,16 @@ from weir.runtime.leftovers import (
     sweep,
     sweep_run,
 )
+from weir.runtime.lines import Secret
 
 _NAME_CHARACTERS_MAX = 100
 _TASK = re.compile(r"(\d+)-(\d+)-(\d+)")
 
 
-def run_directory(settings: Settings, job: str, token: str) -> str:
+def run_directory(settings: Settings, job: str, token: Secret) -> str:
     """Where a run's directories lie on any host. `token`: the run's secret, of which the name tells nothing."""
     chosen = settings.backend.directory if isinstance(settings.backend, RocksDb) else None
-    run = hashlib.sha256(token.encode()).hexdigest()[:16]
+    run = hashlib.sha256(token.reveal().encode()).hexdigest()[:16]
     name = quote(job, safe="")[:_NAME_CHARACTERS_MAX]
     return os.path.join(base_directory(chosen), f"{name}-{run}")
 

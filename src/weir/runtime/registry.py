@@ -20,6 +20,7 @@ from typing import Any
 
 from weir.errors import JobError
 from weir.runtime.leftovers import Lock
+from weir.runtime.lines import Secret
 
 STATE_VARIABLE = "XDG_STATE_HOME"
 RUN_SHOWN = 8
@@ -38,7 +39,7 @@ class JobEntry:
     pid: int
     host: str
     address: str
-    token: str
+    token: Secret
     started_s: float
     """Seconds since 1970."""
     checkpoints: str | None
@@ -80,7 +81,7 @@ def register(entry: JobEntry) -> Path:
     new.unlink(missing_ok=True)
     _held[path] = Lock.hold(str(new))  # of the file, whatever its name will be
     with open(os.open(new, os.O_WRONLY), "w", encoding="utf-8") as file:
-        json.dump(asdict(entry), file)
+        json.dump({**entry.public, "token": entry.token.reveal()}, file)
     os.replace(new, path)
     return path
 
@@ -149,8 +150,9 @@ def _listed(found: Sequence[JobEntry]) -> str:
 def _read(path: Path) -> JobEntry | None:
     """None for a file that is gone meanwhile, or that no version of Weir wrote."""
     try:
-        return JobEntry(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return JobEntry(**{**found, "token": Secret(found["token"])})
+    except (OSError, ValueError, TypeError, KeyError):
         return None
 
 

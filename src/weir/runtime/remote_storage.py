@@ -19,6 +19,7 @@ import pyarrow.flight as flight
 
 from weir.errors import ProtocolViolation, StorageFull, StorageUnavailable
 from weir.runtime.connection import describe
+from weir.runtime.lines import Lines
 from weir.runtime.ports import Storage
 from weir.runtime.wire import call_options, client_of
 
@@ -79,9 +80,9 @@ class StorageService:
 class RemoteStorage:
     """A Storage that lives in the driver. May be used by many threads."""
 
-    def __init__(self, address: str, token: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+    def __init__(self, address: str, lines: Lines, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         self._address = address
-        self._options = call_options(token, timeout_s)
+        self._options = call_options(lines.token, timeout_s)
         self._client = client_of(address)
 
     @property

@@ -1,12 +1,11 @@
 """The driver's Cluster port on Spark: one barrier stage for each attempt.
 
 Comes in: launches, orders and kills from the driver. Goes out: what tasks say and how
-stages end, posted to the driver's mailbox. Holds the job's token and its control server.
+stages end, posted to the driver's mailbox. Holds the job's secrets and its control server.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.clock import Mailbox
 from weir.runtime.control import ControlServer
 from weir.runtime.driver import Driver
+from weir.runtime.lines import Lines
 from weir.runtime.local_directory import RunDirectory, run_directory
 from weir.runtime.region import slots_of
 from weir.runtime.spark import driver_host, task_host
@@ -50,14 +50,14 @@ class SparkCluster:
         self._mailbox = mailbox
         self._lineage = store.lineage
         self._storage_uri = None if storage_uri is None else location_below(storage_uri, store.lineage)
-        self._token = secrets.token_urlsafe(32)
+        self._lines = Lines.new(config.settings)
         self._stages: dict[AttemptId, BarrierStage] = {}
         self._processes: dict[tuple[AttemptId, TaskIndex], int] = {}
         self._had_slots = False
-        self._directory = RunDirectory(config.settings, run_directory(config.settings, config.name, self._token))
+        self._directory = RunDirectory(config.settings, run_directory(config.settings, config.name, self._lines.token))
         self._control = ControlServer(
             driver_host(session),
-            token=self._token,
+            lines=self._lines,
             storage=store.storage if storage_uri is None else None,
             on_message=lambda message: mailbox.post(partial(self._hear, message)),
             on_lost=lambda attempt, task, reason: mailbox.post(partial(self._lost, attempt, task, reason)),
@@ -80,7 +80,7 @@ class SparkCluster:
             mode=(self._config.checkpoints or Checkpoints()).mode,
             settings=self._config.settings,
             control_address=self._control.address,
-            token=self._token,
+            lines=self._lines,
             storage_uri=self._storage_uri,
         )
         stage = BarrierStage(

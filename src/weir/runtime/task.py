@@ -2,13 +2,15 @@
 
 Comes in: a TaskSpec that Spark ships, and the driver's address. Goes out: nothing but
 what the worker does; the task ends when the driver says so, when it fails, or when the
-driver is gone. The only thread that runs operators is the one that Spark calls us on.
+driver is gone or has not been heard for Settings.line_timeout. The only thread that runs
+operators is the one that Spark calls us on.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from weir.runtime.calls import ThreadedCalls
 from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
 from weir.runtime.control import ControlClient, RemoteStorage
 from weir.runtime.exchange import TaskTransport
+from weir.runtime.lines import Lines
 from weir.runtime.local_copies import LocalCopies
 from weir.runtime.local_directory import TaskDirectory, needs_directory, run_directory
 from weir.runtime.memory import Allocator
@@ -39,6 +42,9 @@ the loop calls into Arrow or RocksDB, would add up to a pause."""
 IDLE_WAIT_MAX_MS = 100.0
 """Longest nap of an idle loop; whatever arrives wakes it earlier."""
 
+STUCK_EXIT_CODE = 75
+"""Of a process that ended itself, since its task could not (EX_TEMPFAIL of sysexits.h)."""
+
 
 @dataclass(frozen=True)
 class TaskSpec:
@@ -51,7 +57,7 @@ class TaskSpec:
     mode: Mode
     settings: Settings
     control_address: str
-    token: str
+    lines: Lines
     storage_uri: str | None
     """Where checkpoints of this lineage lie; None: in the driver's memory."""
 
@@ -70,6 +76,8 @@ class _Task:
         self._allocator = Allocator()
         self._orders: list[ToTask] = []
         self._lost: str | None = None
+        self._last_resort: threading.Timer | None = None
+        self._ended = threading.Event()
         self._worker: Worker | None = None
         self._remote_storage: RemoteStorage | None = None
         self._directory: TaskDirectory | None = None
@@ -81,18 +89,18 @@ class _Task:
             spec.plan,
             task,
             spec.attempt,
-            token=spec.token,
+            lines=spec.lines,
             host=host,
             capacity=spec.settings.channel_batches_max,
             wake=self._mailbox.wake,
         )
         self._control = ControlClient(
             spec.control_address,
-            token=spec.token,
+            lines=spec.lines,
             attempt=spec.attempt,
             task=task,
             on_message=lambda message: self._mailbox.post(lambda: self._orders.append(message)),
-            on_lost=lambda reason: self._mailbox.post(lambda: self._driver_lost(reason)),
+            on_lost=self._driver_lost,
         )
 
     def run(self) -> None:
@@ -105,6 +113,9 @@ class _Task:
             raise
         finally:
             self._close()
+            self._ended.set()
+            if self._last_resort is not None:
+                self._last_resort.cancel()
             sys.setswitchinterval(usual_s)
 
     def _run(self) -> None:
@@ -179,7 +190,7 @@ class _Task:
 
     def _storage(self) -> Storage:
         if self._spec.storage_uri is None:
-            self._remote_storage = RemoteStorage(self._spec.control_address, self._spec.token)
+            self._remote_storage = RemoteStorage(self._spec.control_address, self._spec.lines)
             return self._remote_storage
         return open_storage(self._spec.storage_uri)
 
@@ -188,7 +199,7 @@ class _Task:
         spec = self._spec
         if not needs_directory(spec.settings):
             return storage
-        run = run_directory(spec.settings, spec.job, spec.token)
+        run = run_directory(spec.settings, spec.job, spec.lines.token)
         self._directory = TaskDirectory(run, spec.attempt, self._task, region=spec.plan.region)
         self._directory.make()
         if spec.settings.local_recovery:
@@ -197,7 +208,24 @@ class _Task:
         return storage
 
     def _driver_lost(self, reason: str) -> None:
+        """Called by the line's own thread. The loop leaves by itself, unless it hangs in a user's function or in a call
+        of a storage that is cut off, too: then the process ends, so that Spark gets its slot back."""
         self._lost = reason
+        self._mailbox.wake()
+        self._last_resort = threading.Timer(self._spec.lines.timeout_s, self._end_process)
+        self._last_resort.name = "weir-last-resort"
+        self._last_resort.daemon = True
+        self._last_resort.start()
+
+    def _end_process(self) -> None:
+        if not self._ended.is_set():
+            print(
+                f"weir: task {self._task} of attempt {self._spec.attempt} lost its driver ({self._lost}) and did not "
+                f"end within {self._spec.lines.timeout_s:g} s: its process exits",
+                file=sys.stderr,
+                flush=True,
+            )
+            os._exit(STUCK_EXIT_CODE)
 
     def _check_driver(self) -> None:
         if self._lost is not None:

@@ -24,6 +24,7 @@ import pyarrow.flight as flight
 
 from weir.errors import TaskLost
 from weir.runtime.connection import LEAVE_TIMEOUT_S, Connection, describe
+from weir.runtime.lines import Lines, Secret
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,9 +47,11 @@ class Handlers:
     on_close: Callable[[str | None], None]
 
 
-def call_options(token: str, timeout_s: float | None = None) -> Any:
+def call_options(token: Secret, timeout_s: float | None = None) -> Any:
     """The options that every call must carry."""
-    return flight.FlightCallOptions(timeout=timeout_s, headers=[(b"authorization", f"Bearer {token}".encode())])
+    return flight.FlightCallOptions(
+        timeout=timeout_s, headers=[(b"authorization", f"Bearer {token.reveal()}".encode())]
+    )
 
 
 def client_of(address: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> Any:
@@ -71,7 +74,7 @@ class FrameServer:
     def __init__(
         self,
         host: str,
-        token: str,
+        lines: Lines,
         on_connect: Callable[[Mapping[str, Any], Connection], Handlers],
         *,
         on_action: Callable[[str, pa.Buffer], pa.Buffer] | None = None,
@@ -79,11 +82,12 @@ class FrameServer:
     ) -> None:
         self._connections: set[Connection] = set()
         self._lock = threading.Lock()
+        self._lines = lines
         self._on_connect = on_connect
         self._frames_max = frames_max
         self._closed = False
         location = f"grpc://[{host}]:0" if ":" in host else f"grpc://{host}:0"
-        self._server = _Server(location, token, self._serve, on_action)
+        self._server = _Server(location, lines.token, self._serve, on_action)
         self.port: int = self._server.port
         self.address = f"{location[:-1]}{self.port}"
         # A server that still has calls when the interpreter takes it down would wait for them without a limit.
@@ -122,6 +126,8 @@ class FrameServer:
             write=writer.write_metadata,
             cut=lambda: cut_sockets(local_port=self.port, remote_port=peer_port),
             frames_max=self._frames_max,
+            ping_interval_s=self._lines.ping_interval_s,
+            timeout_s=self._lines.timeout_s,
         )
         handlers = Handlers(on_frame=_nothing_with, on_close=_nothing_with)
         refusal: str | None = None
@@ -157,7 +163,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
     def __init__(
         self,
         location: str,
-        token: str,
+        token: Secret,
         serve: Callable[[Any, Any, Any, Any], None],
         on_action: Callable[[str, pa.Buffer], pa.Buffer] | None,
     ) -> None:
@@ -177,9 +183,9 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
 class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     """Turns away every call, of whatever kind, that does not carry the job's token."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: Secret) -> None:
         super().__init__()
-        self._expected = f"Bearer {token}".encode()
+        self._expected = f"Bearer {token.reveal()}".encode()
 
     def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> None:
         found = [
@@ -195,7 +201,7 @@ class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 def connect(
     address: str,
-    token: str,
+    lines: Lines,
     hello: Mapping[str, Any],
     *,
     on_frame: Callable[[pa.Buffer], None],
@@ -208,21 +214,25 @@ def connect(
     client = client_of(address, timeout_s)
     try:
         descriptor = flight.FlightDescriptor.for_command(json.dumps(hello).encode())
-        writer, reader = client.do_exchange(descriptor, call_options(token))
+        writer, reader = client.do_exchange(descriptor, call_options(lines.token))
     except Exception as error:
         client.close()
         raise TaskLost(f"cannot connect to {address}: {describe(error)}") from None
 
+    place = urlsplit(address)
+    host_address = _resolved(place.hostname)
+
     def cut() -> None:
         reader.cancel()
-        place = urlsplit(address)
-        cut_sockets(remote_port=place.port, remote_host=place.hostname)
+        cut_sockets(remote_port=place.port, remote_address=host_address)
 
     connection = Connection(
         address.rsplit(":", 1)[-1],
         write=writer.write_metadata,
         cut=cut,
         frames_max=frames_max,
+        ping_interval_s=lines.ping_interval_s,
+        timeout_s=lines.timeout_s,
     )
     refusals: list[str | None] = []
 
@@ -261,8 +271,16 @@ def _next_frame(reader: Any) -> pa.Buffer | None:
         return None
 
 
+def _resolved(host: str | None) -> str | None:
+    """A host's address, while names can be resolved: a network that swallows everything swallows that, too."""
+    try:
+        return socket.gethostbyname(host) if host else None
+    except OSError:
+        return None
+
+
 def cut_sockets(
-    *, local_port: int | None = None, remote_port: int | None = None, remote_host: str | None = None
+    *, local_port: int | None = None, remote_port: int | None = None, remote_address: str | None = None
 ) -> None:
     """Shut down this process's sockets with these ends.
 
@@ -285,7 +303,7 @@ def cut_sockets(
                 matches = (
                     (local_port is None or here[1] == local_port)
                     and (remote_port is None or there[1] == remote_port)
-                    and (remote_host is None or there[0].endswith(socket.gethostbyname(remote_host)))
+                    and (remote_address is None or there[0].endswith(remote_address))
                 )
                 if matches:
                     found.shutdown(socket.SHUT_RDWR)

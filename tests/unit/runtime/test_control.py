@@ -16,10 +16,12 @@ from tests.conftest import poll
 from weir.errors import ProtocolViolation, StorageFull, StorageUnavailable, TaskLost
 from weir.ids import AttemptId, CheckpointId, TaskIndex
 from weir.runtime.control import ControlClient, ControlServer
+from weir.runtime.lines import Lines, Secret
 from weir.runtime.remote_storage import RemoteStorage
 from weir.snapshot.messages import Heartbeat, StopTask, TaskRunning, TriggerCheckpoint
 
 TOKEN = "a-secret-token"
+LINES = Lines(Secret(TOKEN))
 HOST = "127.0.0.1"
 
 
@@ -31,7 +33,7 @@ class Driver:
         self.lost: list[tuple[int, int, str]] = []
         self.server = ControlServer(
             HOST,
-            TOKEN,
+            LINES,
             on_message=self.heard.append,
             on_lost=lambda attempt, task, reason: self.lost.append((attempt, task, reason)),
             storage=storage,
@@ -46,7 +48,7 @@ class Task:
         self.lost: list[str] = []
         self.client = ControlClient(
             driver.server.address,
-            TOKEN,
+            LINES,
             attempt=AttemptId(attempt),
             task=TaskIndex(task),
             on_message=self.heard.append,
@@ -130,7 +132,9 @@ def test_a_task_hears_that_the_driver_has_left() -> None:
 TASK = """
 import sys
 from weir.runtime.control import ControlClient
-client = ControlClient(sys.argv[1], sys.argv[2], attempt=4, task=7, on_message=print, on_lost=print)
+from weir.runtime.lines import Lines, Secret
+lines = Lines(Secret(sys.argv[2]))
+client = ControlClient(sys.argv[1], lines, attempt=4, task=7, on_message=print, on_lost=print)
 sys.stdin.read()
 """
 
@@ -199,7 +203,7 @@ class FakeStorage:
 def served() -> Iterator[tuple[FakeStorage, RemoteStorage]]:
     fake = FakeStorage()
     driver = Driver(storage=fake)
-    remote = RemoteStorage(driver.server.address, TOKEN)
+    remote = RemoteStorage(driver.server.address, LINES)
     yield fake, remote
     remote.close()
     driver.server.close()
@@ -263,16 +267,16 @@ def test_a_missing_file_is_missing_in_the_task_too(served: tuple[FakeStorage, Re
 
 def test_storage_without_the_token_or_without_a_driver_is_unavailable(driver: Driver) -> None:
     served = Driver(storage=FakeStorage())
-    stranger = RemoteStorage(served.server.address, "wrong")
+    stranger = RemoteStorage(served.server.address, Lines(Secret("wrong")))
     with pytest.raises(StorageUnavailable, match="token"):
         stranger.list("")
     stranger.close()
-    late = RemoteStorage(served.server.address, TOKEN, timeout_s=5)
+    late = RemoteStorage(served.server.address, LINES, timeout_s=5)
     served.server.close()
     with pytest.raises(StorageUnavailable, match="did not answer"):
         late.list("")
     late.close()
-    without = RemoteStorage(driver.server.address, TOKEN)
+    without = RemoteStorage(driver.server.address, LINES)
     with pytest.raises(StorageUnavailable):
         without.list("")
     without.close()

@@ -23,10 +23,11 @@ from weir.runtime import codec
 from weir.runtime.channels import LocalChannel
 from weir.runtime.clock import Mailbox
 from weir.runtime.exchange import TaskTransport
+from weir.runtime.lines import Lines, Secret
 from weir.runtime.wire import connect
 from weir.snapshot.elements import Barrier, EndOfInput
 
-TOKEN = "a-secret-token"
+LINES = Lines(Secret("a-secret-token"))
 HOST = "127.0.0.1"
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -57,7 +58,7 @@ class Tasks:
         self.mailboxes = [Mailbox() for _ in range(plan.parallelism)]
         self.transports = [
             TaskTransport(
-                plan, TaskIndex(i), AttemptId(attempt), token=TOKEN, host=HOST, capacity=capacity, wake=mailbox.wake
+                plan, TaskIndex(i), AttemptId(attempt), lines=LINES, host=HOST, capacity=capacity, wake=mailbox.wake
             )
             for i, mailbox in enumerate(self.mailboxes)
         ]
@@ -233,7 +234,7 @@ def test_a_caller_that_does_not_belong_here_is_refused(
 ) -> None:
     two = tasks()
     with pytest.raises(TaskLost, match=refusal):
-        connect(two.addresses[1], TOKEN, hello, on_frame=lambda _: None, on_close=lambda _: None)
+        connect(two.addresses[1], LINES, hello, on_frame=lambda _: None, on_close=lambda _: None)
     assert two.transports[1].failure is None
 
 
@@ -254,7 +255,7 @@ def test_a_peer_that_leaves_in_order_is_no_failure_and_its_last_elements_are_the
 def test_frames_that_fit_no_channel_are_a_failure(tasks: Callable[..., Tasks], nonsense: str) -> None:
     two = tasks(capacity=1, connected=False)
     hello = {"attempt": 1, "from": 0, "to": 1}
-    connection = connect(two.addresses[1], TOKEN, hello, on_frame=lambda _: None, on_close=lambda _: None)
+    connection = connect(two.addresses[1], LINES, hello, on_frame=lambda _: None, on_close=lambda _: None)
     numbers = {c: number for number, c in enumerate(plan_of(2).channels)}
     good = codec.ElementCodec(SCHEMA).encode(batch(1), numbers[channel(0, 0, 1)])
     bad = codec.ElementCodec(SCHEMA).encode(batch(1), numbers[channel(0, 0, 0)])
@@ -271,12 +272,12 @@ import sys
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime.clock import Mailbox
 from weir.runtime.exchange import TaskTransport
-from tests.unit.runtime.test_exchange import HOST, TOKEN, channel, plan_of
+from tests.unit.runtime.test_exchange import HOST, LINES, channel, plan_of
 
 task = int(sys.argv[1])
 mailbox = Mailbox()
 transport = TaskTransport(
-    plan_of(2, 2), TaskIndex(task), AttemptId(1), token=TOKEN, host=HOST, capacity=2, wake=mailbox.wake
+    plan_of(2, 2), TaskIndex(task), AttemptId(1), lines=LINES, host=HOST, capacity=2, wake=mailbox.wake
 )
 print(transport.address, flush=True)
 transport.connect(sys.stdin.readline().split())

@@ -10,10 +10,12 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import poll
+from weir.config import Settings
 from weir.errors import TaskLost, Unavailable
 from weir.ids import AttemptId
 from weir.runtime.feed import FeedHub, push
 from weir.runtime.feed_inbox import SPLIT_BATCHES_MAX, FeedAddress, FeedInbox
+from weir.runtime.lines import Lines, Secret
 
 SCHEMA = pa.schema([("split", pa.int64()), ("row", pa.int64())])
 HOST = "127.0.0.1"
@@ -49,7 +51,9 @@ class Feed:
         self.run: Callable[[], None] = lambda: None
         self.parallelism = parallelism
         frame: Any = Frame(lambda: self.run())
-        self.hub = FeedHub(frame, SCHEMA, host=HOST, parallelism=parallelism, description="test")
+        self.hub = FeedHub(
+            frame, SCHEMA, host=HOST, lines=Lines.new(Settings()), parallelism=parallelism, description="test"
+        )
         self.inboxes: list[FeedInbox] = []
 
     @property
@@ -265,7 +269,7 @@ def test_a_sender_without_the_token_is_turned_away(feed: Callable[[int], Feed]) 
     fed = feed(1)
     (inbox,) = fed.attempt(1)
     with pytest.raises(Exception, match="token"):
-        push(FeedAddress(fed.address.address, "guess"), 0, batches_of(0, 10), SCHEMA)
+        push(FeedAddress(fed.address.address, Lines(Secret("guess"))), 0, batches_of(0, 10), SCHEMA)
     assert inbox.empty
 
 

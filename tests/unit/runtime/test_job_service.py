@@ -19,6 +19,7 @@ from weir.errors import JobError, PlanError, Unavailable
 from weir.runtime import job as job_module
 from weir.runtime.job import Job
 from weir.runtime.job_client import JobClient
+from weir.runtime.lines import Secret
 from weir.runtime.registry import entries, find_job
 from weir.runtime.storage import open_storage
 from weir.runtime.wire import call_options, client_of
@@ -97,7 +98,7 @@ def test_errors_arrive_as_what_they_were(job: Job, client: JobClient, tmp_path: 
 
 
 def test_nobody_without_the_token_is_heard(job: Job, client: JobClient) -> None:
-    stranger = JobClient(replace(client.entry, token="a guess"))
+    stranger = JobClient(replace(client.entry, token=Secret("a guess")))
     with pytest.raises(Unavailable, match="token"):
         stranger.cancel(WITHIN_S)
     assert job.status == "running"

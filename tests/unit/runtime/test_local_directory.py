@@ -13,6 +13,7 @@ from weir.config import RocksDb, Settings
 from weir.errors import ConfigError
 from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex, Uid, VertexId
 from weir.runtime import layout
+from weir.runtime.lines import Secret
 from weir.runtime.local_copies import LocalCopies
 from weir.runtime.local_directory import RunDirectory, TaskDirectory, run_directory
 from weir.runtime.state_files import CheckpointFiles, CheckpointWriter
@@ -23,7 +24,7 @@ from weir.snapshot.messages import FileRef, OperatorPart, StatePart
 
 def directory(path: Path, attempt: int, task: int) -> TaskDirectory:
     settings = Settings(backend=RocksDb(directory=str(path)))
-    return TaskDirectory(run_directory(settings, "a/job", "secret"), AttemptId(attempt), TaskIndex(task))
+    return TaskDirectory(run_directory(settings, "a/job", Secret("secret")), AttemptId(attempt), TaskIndex(task))
 
 
 def test_a_task_has_a_directory_that_nobody_else_may_enter_and_that_goes_with_it(tmp_path: Path) -> None:

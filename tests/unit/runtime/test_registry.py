@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from weir.errors import JobError
+from weir.runtime.lines import Secret
 from weir.runtime.registry import JobEntry, entries, find_job, register, registry_directory, this_host, unregister
 
 
@@ -21,7 +22,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def entry(name: str = "words", run: str = "0123456789abcdef", **more: object) -> JobEntry:
-    made = JobEntry(name, run, os.getpid(), this_host(), "grpc://127.0.0.1:1", "secret", 1.0, "/checkpoints", 2)
+    made = JobEntry(name, run, os.getpid(), this_host(), "grpc://127.0.0.1:1", Secret("secret"), 1.0, "/checkpoints", 2)
     return replace(made, **more)  # type: ignore[arg-type]
 
 

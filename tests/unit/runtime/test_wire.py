@@ -21,9 +21,11 @@ import pytest
 from tests.conftest import poll
 from weir.errors import TaskLost
 from weir.runtime.connection import Connection
+from weir.runtime.lines import Lines, Secret
 from weir.runtime.wire import FrameServer, Handlers, Refused, call_options, client_of, connect
 
 TOKEN = "a-secret-token"
+LINES = Lines(Secret(TOKEN))
 HOST = "127.0.0.1"
 
 
@@ -53,11 +55,11 @@ class End:
 class Server(End):
     """A server that keeps its last connection."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, lines: Lines = LINES, **options: Any) -> None:
         super().__init__()
         self.hellos: list[Mapping[str, Any]] = []
         self.refusal: str | None = None
-        self.server = FrameServer(HOST, TOKEN, self.on_connect, **options)
+        self.server = FrameServer(HOST, lines, self.on_connect, **options)
 
     def on_connect(self, hello: Mapping[str, Any], connection: Connection) -> Handlers:
         self.hellos.append(hello)
@@ -74,9 +76,9 @@ def server() -> Iterator[Server]:
     made.server.close()
 
 
-def join(server: Server, end: End, token: str = TOKEN, **options: Any) -> Connection:
+def join(server: Server, end: End, lines: Lines = LINES, **options: Any) -> Connection:
     end.connection = connect(
-        server.server.address, token, {"who": 1}, on_frame=end.on_frame, on_close=end.on_close, **options
+        server.server.address, lines, {"who": 1}, on_frame=end.on_frame, on_close=end.on_close, **options
     )
     return end.connection
 
@@ -161,7 +163,7 @@ def test_a_server_that_closed_has_freed_its_port_and_threads() -> None:
 def test_a_wrong_token_is_refused_and_not_logged(server: Server, token: str, caplog: pytest.LogCaptureFixture) -> None:
     client = End()
     with caplog.at_level(logging.DEBUG), pytest.raises(TaskLost, match="token"):
-        join(server, client, token=token)
+        join(server, client, lines=Lines(Secret(token)))
     assert server.hellos == []
     assert client.closes == []
     assert "refused" in caplog.text
@@ -172,11 +174,11 @@ def test_every_kind_of_call_needs_the_token() -> None:
     server = Server(on_action=lambda name, body: pa.py_buffer(b"done"))
     with client_of(server.server.address) as client:
         action = flight.Action("x", b"")
-        assert [result.body.to_pybytes() for result in client.do_action(action, call_options(TOKEN))] == [b"done"]
+        assert [result.body.to_pybytes() for result in client.do_action(action, call_options(LINES.token))] == [b"done"]
         for call in (
             lambda: list(client.do_action(action)),
             lambda: list(client.list_flights()),
-            lambda: list(client.do_action(action, call_options("wrong"))),
+            lambda: list(client.do_action(action, call_options(Secret("wrong")))),
         ):
             with pytest.raises(flight.FlightUnauthenticatedError):
                 call()
@@ -197,7 +199,7 @@ def test_nobody_at_the_address_is_a_lost_task_not_a_hang() -> None:
         free.bind((HOST, 0))
         address = f"grpc://{HOST}:{free.getsockname()[1]}"
     with pytest.raises(TaskLost, match="cannot connect"):
-        connect(address, TOKEN, {}, on_frame=lambda _: None, on_close=lambda _: None, timeout_s=3)
+        connect(address, LINES, {}, on_frame=lambda _: None, on_close=lambda _: None, timeout_s=3)
 
 
 def test_a_listener_that_never_answers_is_a_lost_task_not_a_hang() -> None:
@@ -207,7 +209,7 @@ def test_a_listener_that_never_answers_is_a_lost_task_not_a_hang() -> None:
         started_s = time.monotonic()
         with pytest.raises(TaskLost, match="cannot connect"):
             address = f"grpc://{HOST}:{silent.getsockname()[1]}"
-            connect(address, TOKEN, {}, on_frame=lambda _: None, on_close=lambda _: None, timeout_s=0.5)
+            connect(address, LINES, {}, on_frame=lambda _: None, on_close=lambda _: None, timeout_s=0.5)
         assert time.monotonic() - started_s < 4
     assert poll(lambda: weir_threads() == [])
 
@@ -228,17 +230,19 @@ def test_a_frame_that_the_receiver_cannot_bear_ends_the_connection_with_its_reas
 PEER = """
 import sys, threading
 import pyarrow as pa
+from weir.runtime.lines import Lines, Secret
 from weir.runtime.wire import FrameServer, Handlers, connect
 role, address, token = sys.argv[1:4]
+lines = Lines(Secret(token))
 made = []
 def on_connect(hello, connection):
     made.append(connection)
     return Handlers(on_frame=lambda frame: connection.send(frame), on_close=lambda reason: None)
 if role == "server":
-    server = FrameServer("127.0.0.1", token, on_connect)
+    server = FrameServer("127.0.0.1", lines, on_connect)
     print(server.address, flush=True)
 else:
-    connection = connect(address, token, {}, on_frame=lambda frame: connection.send(frame), on_close=print)
+    connection = connect(address, lines, {}, on_frame=lambda frame: connection.send(frame), on_close=print)
     print("connected", flush=True)
 sys.stdin.read()
 """
@@ -281,7 +285,7 @@ def peer() -> Iterator[Callable[..., Peer]]:
 
 
 def connect_to(peer: Peer, end: End, **options: Any) -> Connection:
-    return connect(peer.said, TOKEN, {}, on_frame=end.on_frame, on_close=end.on_close, **options)
+    return connect(peer.said, LINES, {}, on_frame=end.on_frame, on_close=end.on_close, **options)
 
 
 def test_a_killed_server_is_noticed_within_a_second(peer: Callable[..., Peer]) -> None:
