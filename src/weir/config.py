@@ -213,6 +213,10 @@ class Settings:
     """A connection on which nothing has come for so long is over. A task that loses its driver so ends itself, within
     as long again, and gives its slot back. Longer than the largest batch takes to travel."""
 
+    message_max: Size = "1GB"
+    """The largest single call between processes of a job: a state file that goes into the driver's memory, or an answer
+    to a command. It travels in pieces, but is put together in memory."""
+
     launch_timeout: Duration = "60s"
     """Longest wait for Spark to start all tasks of an attempt."""
 
@@ -278,6 +282,7 @@ class Settings:
         self._check_lines()
 
     def _check_lines(self) -> None:
+        size_bytes(self.message_max, "Settings.message_max")
         ping_ms = duration_ms(self.ping_interval, "Settings.ping_interval")
         if ping_ms < 1:
             raise ConfigError("Settings.ping_interval: must be at least 1ms")

@@ -95,6 +95,7 @@ BAD_SETTINGS: list[tuple[type[Any], str, Any]] = [
     (Settings, "heartbeat_interval", "often"),
     (Settings, "heartbeat_timeout", -1),
     (Settings, "ping_interval", 0),
+    (Settings, "message_max", "much"),
     (Settings, "line_timeout", "1.9s"),
     (Settings, "launch_timeout", "1 minute"),
     (Settings, "stop_timeout", None),

@@ -91,7 +91,7 @@ class DataFrameSource(Source):
     def reader(self) -> SourceReader:
         if self._feed is None:
             raise JobError("a DataFrame can only be read by a job that Spark runs")
-        return DataFrameReader(self._feed, self._layout)
+        return DataFrameReader(self._feed, self._schema, self._layout)
 
     def _check_slot(self, driver: DriverContext) -> None:
         try:
@@ -119,8 +119,9 @@ class DataFrameSource(Source):
 class DataFrameReader(SourceReader):
     """Hands out what Spark's tasks push. The position: for each partition, the rows handed out, or that it is done."""
 
-    def __init__(self, feed: FeedAddress, layout: str | None) -> None:
+    def __init__(self, feed: FeedAddress, schema: pa.Schema, layout: str | None) -> None:
         self._feed = feed
+        self._schema = schema
         self._layout = layout
         self._name = ""
         self._inbox: FeedInbox | None = None
@@ -134,7 +135,9 @@ class DataFrameReader(SourceReader):
             taken.update({split: count for split, count in rows.items() if _is_mine(split, context)})
             taken.update({split: None for split in part.value["done"] if _is_mine(split, context)})
         host = task_host(self._feed.host)
-        self._inbox = FeedInbox(self._feed, host=host, index=context.index, attempt=context.attempt, taken=taken)
+        self._inbox = FeedInbox(
+            self._feed, self._schema, host=host, index=context.index, attempt=context.attempt, taken=taken
+        )
 
     def poll(self, rows_max: int) -> pa.RecordBatch | None:
         inbox = self._opened

@@ -38,6 +38,7 @@ APPLICATION_KIND_MIN = 16
 
 _WELCOME, _ACKNOWLEDGE, _GOODBYE = 1, 2, 3
 _ACKNOWLEDGEMENT = struct.Struct("<BQ")
+_WELCOMING = struct.Struct("<BH")
 
 DIRECT_BYTES_MAX = 64 << 10
 """Unacknowledged bytes up to which the caller writes itself: the least window that gRPC opens."""
@@ -62,7 +63,7 @@ class Connection:
         name: str,
         *,
         write: Callable[[pa.Buffer], None],
-        cut: Callable[[], None],
+        cut: Callable[[], object],
         frames_max: int | None = None,
         ping_interval_s: float = 1.0,
         timeout_s: float = 10.0,
@@ -87,6 +88,8 @@ class Connection:
         self._acknowledgement_bytes = 0
         self._acknowledgement_s = 0.0
         self.welcomed = threading.Event()
+        self.own_port: int | None = None
+        """The port of this end, as the peer that welcomed it sees it; behind a proxy that is another one."""
         self.ended = threading.Event()
         self._writer = threading.Thread(target=self._write_all, name=f"weir-write-{name}", daemon=True)
         self._writer.start()
@@ -184,9 +187,9 @@ class Connection:
 
     # --- receiving ----------------------------------------------------------------------------------
 
-    def welcome(self) -> None:
-        """Tell the peer that it was accepted."""
-        self.send(bytes([_WELCOME]))
+    def welcome(self, port: int) -> None:
+        """Tell the peer that it was accepted, and from which port it came: Flight does not tell it that."""
+        self.send(_WELCOMING.pack(_WELCOME, port))
 
     def run(
         self,
@@ -227,6 +230,7 @@ class Connection:
         elif kind == _ACKNOWLEDGE:
             self._acknowledged_bytes = _ACKNOWLEDGEMENT.unpack_from(frame)[1]
         elif kind == _WELCOME:
+            self.own_port = _WELCOMING.unpack_from(frame)[1]
             self.welcomed.set()
         elif kind == _GOODBYE:
             self.parted = True

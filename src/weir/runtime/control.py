@@ -19,6 +19,7 @@ from weir.runtime.connection import LEAVE_TIMEOUT_S, Connection
 from weir.runtime.lines import Lines
 from weir.runtime.ports import Storage
 from weir.runtime.remote_storage import RemoteStorage, StorageService
+from weir.runtime.requests import HELLO, Answers
 from weir.runtime.wire import FrameServer, Handlers, Refused, connect
 from weir.snapshot.messages import FromTask, ToTask
 
@@ -49,8 +50,8 @@ class ControlServer:
         self._on_lost = on_lost
         self._lock = threading.Lock()
         self._connections: dict[tuple[AttemptId, TaskIndex], Connection] = {}
-        on_action = StorageService(storage).handle if storage is not None else None
-        self._server = FrameServer(host, lines, self._accept, on_action=on_action, frames_max=MESSAGES_MAX)
+        self._answers = None if storage is None else Answers(StorageService(storage).answer, lines)
+        self._server = FrameServer(host, lines, self._accept, frames_max=MESSAGES_MAX)
         self.address: str = self._server.address
 
     @property
@@ -79,6 +80,10 @@ class ControlServer:
         self._server.close(timeout_s)
 
     def _accept(self, hello: Mapping[str, Any], connection: Connection) -> Handlers:
+        if HELLO in hello:
+            if self._answers is None:
+                raise Refused("the job's storage is not in the driver")
+            return self._answers.serve(connection)
         key = AttemptId(int(hello["attempt"])), TaskIndex(int(hello["task"]))
         with self._lock:
             if key in self._connections:

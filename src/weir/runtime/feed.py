@@ -10,24 +10,24 @@ Never looks into a row. The rows of a partition must be the same, in the same or
 
 from __future__ import annotations
 
-import json
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.flight as flight
 
 from weir.errors import TaskLost, Unavailable
 from weir.ids import AttemptId
-from weir.runtime.connection import LEAVE_TIMEOUT_S, Connection, describe
-from weir.runtime.feed_inbox import FeedAddress, message
+from weir.runtime.codec import CREDIT, ElementCodec, decode_credit
+from weir.runtime.connection import LEAVE_TIMEOUT_S, Connection, Frame
+from weir.runtime.feed_inbox import END, POSITION, TAKEN, TURNED_AWAY, FeedAddress, message, opened
 from weir.runtime.lines import Lines
+from weir.runtime.requests import HELLO, Answers, Head, Requester
 from weir.runtime.spark import classic_context
 from weir.runtime.stage import BatchFunction, cancel_jobs, label_jobs, map_in_arrow, root_cause, shipped
-from weir.runtime.wire import FrameServer, Handlers, Refused, call_options, client_of
+from weir.runtime.wire import CONNECT_TIMEOUT_S, FrameServer, Handlers, Refused, connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -60,7 +60,8 @@ class FeedHub:
         self._readers: dict[int, tuple[str, Connection]] = {}
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._server = FrameServer(host, lines, self._register, on_action=self._answer)
+        self._answers = Answers(self._answer, lines)
+        self._server = FrameServer(host, lines, self._register)
         self.address = FeedAddress(self._server.address, lines)
         self.frame = map_in_arrow(
             frame, shipped(feed_function(self.address, schema), what=self._description), "split long"
@@ -78,6 +79,8 @@ class FeedHub:
             thread.join(LEAVE_TIMEOUT_S)
 
     def _register(self, hello: Mapping[str, Any], connection: Connection) -> Handlers:
+        if HELLO in hello:
+            return self._answers.serve(connection)
         attempt, index = AttemptId(hello["attempt"]), int(hello["index"])
         with self._lock:
             if self._closed or (self._attempt is not None and attempt < self._attempt):
@@ -94,14 +97,13 @@ class FeedHub:
             self._thread.start()
         return Handlers(on_frame=lambda frame: None, on_close=lambda reason: None)
 
-    def _answer(self, name: str, body: pa.Buffer) -> pa.Buffer:
+    def _answer(self, asked: dict[str, Any], data: pa.Buffer) -> tuple[Head, Frame]:
         """Where the reader of a split listens; an old attempt's task is turned away."""
-        asked = json.loads(body.to_pybytes())
         with self._lock:
             if self._closed or asked["attempt"] not in (None, self._attempt):
-                raise flight.FlightCancelledError(f"attempt {asked['attempt']} is over")
+                return {"over": f"attempt {asked['attempt']} is over"}, b""
             address, _ = self._readers[asked["split"] % self._parallelism]
-        return pa.py_buffer(address.encode())
+        return {"address": address}, b""
 
     def _feed(self, attempt: AttemptId) -> None:
         try:
@@ -115,7 +117,7 @@ class FeedHub:
         with self._lock:
             readers = list(self._readers.values()) if attempt == self._attempt else []
         for _, connection in readers:
-            connection.send(bytes([_NEWS]) + json.dumps(news).encode())
+            connection.send(bytes([_NEWS]) + message(news))
 
     def _cancel(self, attempt: AttemptId) -> None:
         with suppress(Exception):  # a session that is gone runs no job either
@@ -152,38 +154,89 @@ def push(
     attempt: AttemptId | None = None,
 ) -> None:
     """Send the rows of one split to its reader, from where the reader is; a finished split is not even computed."""
-    with client_of(feed.address) as hub:
-        action = flight.Action("where", json.dumps({"split": split, "attempt": attempt}).encode())
-        address = next(iter(hub.do_action(action, call_options(feed.lines.token)))).body.to_pybytes().decode()
-    with client_of(address) as client:
-        hello = flight.FlightDescriptor.for_command(
-            json.dumps({"split": split, "token": feed.lines.token.reveal()}).encode()
+    hub = Requester(feed.address, feed.lines)
+    try:
+        found, _ = hub.ask({"split": split, "attempt": attempt}, timeout_s=CONNECT_TIMEOUT_S)
+    finally:
+        hub.close()
+    if "address" not in found:
+        raise TaskLost(f"split {split}: {found.get('over') or found}")
+    sender = _Sender(found["address"], feed.lines, split)
+    try:
+        taken_rows = sender.begin()
+        if taken_rows is not None:
+            sender.end(_push_rows(sender, batches, schema, taken_rows))
+    finally:
+        sender.close()
+
+
+class _Sender:
+    """One split's line to its reader. A batch waits until the reader has room for it."""
+
+    def __init__(self, address: str, lines: Lines, split: int) -> None:
+        self._where = f"split {split}: its reader at {address}"
+        self._changed = threading.Condition()
+        self._position: Mapping[str, Any] | None = None
+        self._credit = 0
+        self._is_done = False
+        self._over: str | None = None
+        self._connection = connect(
+            address, lines, {"split": split}, on_frame=self._take, on_close=lambda reason: self._ended(reason)
         )
-        writer, replies = client.do_put(hello, schema)
-        try:
-            taken = json.loads(_reply(replies))["rows"]
-            if taken is not None:
-                _push_rows(writer, batches, schema, taken)
-                writer.done_writing()
-                _reply(replies)
-        except (flight.FlightError, pa.ArrowException, OSError) as error:
-            why = _closed(writer) or describe(error)
-            raise TaskLost(f"split {split}: its reader at {address} does not take rows: {why}") from None
-        finally:
-            _closed(writer)
+
+    def begin(self) -> int | None:
+        """How many rows the reader has; None: all of them."""
+        self._wait(lambda: self._position is not None)
+        return None if self._position is None else self._position["rows"]
+
+    def send(self, frame: Frame) -> None:
+        self._wait(lambda: self._credit > 0)
+        with self._changed:
+            self._credit -= 1
+        self._connection.send(frame)
+
+    def end(self, rows: int) -> None:
+        """All is sent; wait until all has been taken in."""
+        self._connection.send(bytes([END]) + message({"rows": rows}))
+        self._wait(lambda: self._is_done)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._over is not None or condition())
+            if self._over is not None and not condition():
+                raise TaskLost(f"{self._where} does not take rows: {self._over}")
+
+    def _take(self, frame: pa.Buffer) -> None:
+        with self._changed:
+            if frame[0] == POSITION:
+                self._position = opened(frame)
+                self._credit = self._position["credit"]
+            elif frame[0] == CREDIT:
+                self._credit += decode_credit(frame)
+            elif frame[0] == TAKEN:
+                self._is_done = True
+            elif frame[0] == TURNED_AWAY:
+                self._over = opened(frame)["why"]
+            self._changed.notify_all()
+
+    def _ended(self, reason: str | None) -> None:
+        with self._changed:
+            self._over = self._over or reason or "it has closed"
+            self._changed.notify_all()
 
 
-def _push_rows(writer: Any, batches: Iterable[pa.RecordBatch], schema: pa.Schema, skip_rows: int) -> None:
-    row = 0
+def _push_rows(sender: _Sender, batches: Iterable[pa.RecordBatch], schema: pa.Schema, skip_rows: int) -> int:
+    codec, row = ElementCodec(schema), 0
     for batch in batches:
         start, row = row, row + batch.num_rows
-        if row <= skip_rows:
-            continue
-        fresh = batch.slice(max(0, skip_rows - start))
-        writer.write_with_metadata(_fitted(fresh, schema), message({"start": row - fresh.num_rows}))
+        if row > skip_rows:
+            sender.send(codec.encode(_fitted(batch.slice(max(0, skip_rows - start)), schema), 0))
     if row < skip_rows:
         raise Unavailable(f"the partition has {row} rows now; {skip_rows} were taken before: it is not the same data")
-    writer.write_metadata(message({"end": row}))
+    return row
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -193,19 +246,3 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         for column, wanted in zip(batch.columns, schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _closed(writer: Any) -> str | None:
-    """Close a stream; the server's own reason, if that is why it ended."""
-    try:
-        writer.close()
-    except Exception as error:
-        return describe(error)
-    return None
-
-
-def _reply(replies: Any) -> bytes:
-    found = replies.read()
-    if found is None:
-        raise OSError("the reader went away")
-    return bytes(found.to_pybytes())

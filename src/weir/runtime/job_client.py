@@ -6,17 +6,14 @@ that take long wait for their answer, with a limit.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow.flight as flight
-
-from weir.errors import JobError, Unavailable, WeirError
-from weir.runtime.connection import describe
-from weir.runtime.job_service import ACTION
+from weir.errors import JobError, TaskLost, Unavailable, WeirError
+from weir.runtime.lines import Lines
 from weir.runtime.registry import JobEntry
-from weir.runtime.wire import call_options, client_of
+from weir.runtime.requests import Requester
+from weir.runtime.wire import CONNECT_TIMEOUT_S
 
 QUICK_S = 10.0
 """For what a job can answer at once."""
@@ -65,15 +62,15 @@ class JobClient:
         return int(self._call("rescale", timeout_s + GRACE_S, parallelism=parallelism, timeout_s=timeout_s))
 
     def _call(self, call: str, limit_s: float, **arguments: Any) -> Any:
-        body = json.dumps({"call": call, **arguments}).encode()
-        client = client_of(self.entry.address, min(limit_s, QUICK_S))
+        requester = Requester(
+            self.entry.address, Lines(self.entry.token), connect_timeout_s=min(limit_s, CONNECT_TIMEOUT_S)
+        )
         try:
-            (reply,) = client.do_action(flight.Action(ACTION, body), call_options(self.entry.token, limit_s))
-            found = json.loads(reply.body.to_pybytes())
-        except Exception as error:
-            raise Unavailable(f"job {self.entry} does not answer at {self.entry.address}: {describe(error)}") from None
+            found, _ = requester.ask({"call": call, **arguments}, timeout_s=limit_s)
+        except TaskLost as error:
+            raise Unavailable(f"job {self.entry} does not answer at {self.entry.address}: {error}") from None
         finally:
-            client.close()
+            requester.close()
         if "error" in found:
             raise _errors().get(found["error"], JobError)(found["message"])
         return found["value"]

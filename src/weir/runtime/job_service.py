@@ -4,13 +4,12 @@ Comes in: calls with the job's own token, which tasks do not have. Goes out: ans
 JSON; long calls answer when they are done. Knows nothing of drivers and tasks: it asks
 the job, as any user's thread may.
 
-    request   action "job", body: JSON {"call", …}
-    reply     JSON {"value"} or {"error": code, "message"}
+    request   {"call", …}
+    answer    {"value"} or {"error": code, "message"}
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -20,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from weir.errors import JobError, WeirError
-from weir.runtime.connection import Connection
+from weir.runtime.connection import Connection, Frame
 from weir.runtime.lines import Lines
 from weir.runtime.registry import JobEntry, register, this_host, unregister
+from weir.runtime.requests import HELLO, Answers, Head
 from weir.runtime.spark import LOOPBACK
 from weir.runtime.wire import FrameServer, Handlers, Refused
 from weir.snapshot.history import CheckpointRecord
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-ACTION = "job"
 CALL_TIMEOUT_MAX_S = 24 * 3600.0
 """The longest that a call may ask to wait."""
 
@@ -45,7 +44,8 @@ class JobService:
 
     def __init__(self, job: Job, lines: Lines, *, checkpoints: str | None) -> None:
         self._job = job
-        self._server = FrameServer(LOOPBACK, lines, _no_connections, on_action=self._answer)
+        self._answers = Answers(self._answer, lines)
+        self._server = FrameServer(LOOPBACK, lines, self._accept)
         self._entry = JobEntry(
             name=job.name,
             run=job.run,
@@ -71,24 +71,26 @@ class JobService:
 
     def close(self) -> None:
         """Stop listening, once the answers that are under way have left."""
+        self._answers.settle(LEAVE_S)
         self._server.close(LEAVE_S)
 
     # --- Calls ----------------------------------------------------------------------------------------------
 
-    def _answer(self, action: str, body: pa.Buffer) -> pa.Buffer:
+    def _accept(self, hello: Mapping[str, Any], connection: Connection) -> Handlers:
+        if HELLO not in hello:
+            raise Refused("this is a job's door for commands; tasks connect elsewhere")
+        return self._answers.serve(connection)
+
+    def _answer(self, request: dict[str, Any], data: pa.Buffer) -> tuple[Head, Frame]:
         try:
-            if action != ACTION:
-                raise JobError(f"no such action: {action}")
-            request = json.loads(body.to_pybytes())
             call = self._calls.get(request.pop("call", None))
             if call is None:
                 raise JobError("no such call; is the command of another version than the job?")
-            reply = {"value": call(self, request)}
+            return {"value": call(self, request)}, b""
         except WeirError as error:
-            reply = {"error": error.code, "message": str(error)}
+            return {"error": error.code, "message": str(error)}, b""
         except Exception as error:
-            reply = {"error": type(error).__name__, "message": str(error) or repr(error)}
-        return pa.py_buffer(json.dumps(reply, default=str).encode())
+            return {"error": type(error).__name__, "message": str(error) or repr(error)}, b""
 
     def _status(self, request: dict[str, Any]) -> Any:
         metrics = self._job.metrics()
@@ -161,7 +163,3 @@ def _record(record: CheckpointRecord) -> dict[str, Any]:
         "reason": None if record.reason is None else record.reason.value,
         "detail": record.detail,
     }
-
-
-def _no_connections(hello: Mapping[str, Any], connection: Connection) -> Handlers:
-    raise Refused("this is a job's door for commands; tasks connect elsewhere")

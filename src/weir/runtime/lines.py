@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
-from weir.config import Settings, duration_ms
+from weir.config import Settings, duration_ms, size_bytes
 
 
 class Secret:
@@ -51,6 +51,8 @@ class Lines:
     """Both ends of a connection say that often that they are there."""
     timeout_s: float = 10.0
     """A connection on which nothing came for so long is over."""
+    message_bytes_max: int = 1 << 30
+    """The largest request, or answer to one."""
 
     @staticmethod
     def new(settings: Settings) -> Lines:
@@ -59,4 +61,5 @@ class Lines:
             Secret(secrets.token_urlsafe(32)),
             ping_interval_s=duration_ms(settings.ping_interval) / 1_000,
             timeout_s=duration_ms(settings.line_timeout) / 1_000,
+            message_bytes_max=size_bytes(settings.message_max),
         )

@@ -4,29 +4,23 @@ Comes in: storage calls of a task. Goes out: the same calls on the driver's Stor
 and its answers or errors. A call whose reply is lost raises StorageUnavailable:
 its outcome is unknown, as with any storage. Never caches or repeats anything.
 
-    request   action "storage", body: length of JSON | JSON {"call", "path" …} | data
-    reply     length of JSON | JSON {"value"} or {"error", "message"} | data
+    request   {"call", "path" …} | data
+    answer    {"value"} or {"error", "message"} | data
 """
 
 from __future__ import annotations
 
-import json
-import struct
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.flight as flight
 
-from weir.errors import ProtocolViolation, StorageFull, StorageUnavailable
-from weir.runtime.connection import describe
+from weir.errors import DataError, ProtocolViolation, StorageFull, StorageUnavailable, TaskLost
+from weir.runtime.connection import Frame
 from weir.runtime.lines import Lines
 from weir.runtime.ports import Storage
-from weir.runtime.wire import call_options, client_of
+from weir.runtime.requests import Head, Requester
 
-ACTION = "storage"
 CALL_TIMEOUT_S = 60.0
-
-_LENGTH = struct.Struct("<I")
 
 _ERRORS: dict[str, type[Exception]] = {
     kind.__name__: kind
@@ -40,26 +34,23 @@ class StorageService:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
-    def handle(self, action: str, body: pa.Buffer) -> pa.Buffer:
+    def answer(self, request: dict[str, Any], data: pa.Buffer) -> tuple[Head, Frame]:
         """One call; an error of the storage becomes part of the answer."""
         try:
-            if action != ACTION:
-                raise ProtocolViolation(f"no such action: {action}")
-            request, data = _unpack(body)
             return self._perform(request, data)
         except Exception as error:
             name = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _ERRORS), None)
             if name is None:
                 name = "StorageUnavailable" if isinstance(error, OSError) else "ProtocolViolation"
-            return _pack({"error": name, "message": str(error) or repr(error)})
+            return {"error": name, "message": str(error) or repr(error)}, b""
 
-    def _perform(self, request: dict[str, Any], data: pa.Buffer) -> pa.Buffer:
+    def _perform(self, request: dict[str, Any], data: pa.Buffer) -> tuple[Head, Frame]:
         call, path, storage = request["call"], request["path"], self._storage
         if call == "read":
-            return _pack({}, storage.read(path))
+            return {}, storage.read(path)
         value: Any = None
         if call == "write":
-            storage.write(path, pa.py_buffer(data.to_pybytes()))  # its own copy: the request's memory is gRPC's
+            storage.write(path, pa.py_buffer(data.to_pybytes()))  # its own copy: a small request's memory is gRPC's
         elif call == "publish":
             storage.publish(path, data.to_pybytes())
         elif call == "create":
@@ -74,7 +65,7 @@ class StorageService:
             storage.move(path, request["target"])
         else:
             raise ProtocolViolation(f"no such storage call: {call}")
-        return _pack({"value": value})
+        return {"value": value}, b""
 
 
 class RemoteStorage:
@@ -82,8 +73,8 @@ class RemoteStorage:
 
     def __init__(self, address: str, lines: Lines, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         self._address = address
-        self._options = call_options(lines.token, timeout_s)
-        self._client = client_of(address)
+        self._timeout_s = timeout_s
+        self._requester = Requester(address, lines)
 
     @property
     def creates_atomically(self) -> bool:
@@ -114,27 +105,17 @@ class RemoteStorage:
         self._call("move", source, target=target)
 
     def close(self) -> None:
-        self._client.close()
+        self._requester.close()
 
-    def _call(self, call: str, path: str, *, data: pa.Buffer | bytes = b"", target: str = "") -> tuple[Any, pa.Buffer]:
-        body = _pack({"call": call, "path": path, "target": target}, data)
+    def _call(self, call: str, path: str, *, data: Frame = b"", target: str = "") -> tuple[Any, pa.Buffer]:
+        request = {"call": call, "path": path, "target": target}
         try:
-            (reply,) = self._client.do_action(flight.Action(ACTION, body), self._options)
-        except Exception as error:
+            found, content = self._requester.ask(request, data, timeout_s=self._timeout_s)
+        except DataError as error:
+            raise StorageFull(f"{call} {path}: {error}, or give a storage location (Checkpoints.to)") from None
+        except TaskLost as error:
             where = f"the driver's storage at {self._address}"
-            raise StorageUnavailable(f"{call} {path}: {where} did not answer: {describe(error)}") from None
-        found, content = _unpack(reply.body)
+            raise StorageUnavailable(f"{call} {path}: {where} did not answer: {error}") from None
         if "error" in found:
-            raise _ERRORS[found["error"]](found["message"])
+            raise _ERRORS.get(found["error"], ProtocolViolation)(found["message"])
         return found.get("value"), content
-
-
-def _pack(head: dict[str, Any], data: pa.Buffer | bytes = b"") -> pa.Buffer:
-    text = json.dumps(head).encode()
-    return pa.py_buffer(b"".join((_LENGTH.pack(len(text)), text, memoryview(data))))
-
-
-def _unpack(body: pa.Buffer) -> tuple[dict[str, Any], pa.Buffer]:
-    (length,) = _LENGTH.unpack_from(body)
-    head = json.loads(body.slice(_LENGTH.size, length).to_pybytes())
-    return head, body.slice(_LENGTH.size + length)

@@ -12,10 +12,10 @@ import hmac
 import json
 import logging
 import os
-import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -25,6 +25,7 @@ import pyarrow.flight as flight
 from weir.errors import TaskLost
 from weir.runtime.connection import LEAVE_TIMEOUT_S, Connection, describe
 from weir.runtime.lines import Lines, Secret
+from weir.runtime.sockets import cut_sockets, resolved
 
 _LOG = logging.getLogger(__name__)
 
@@ -68,7 +69,9 @@ class FrameServer:
 
     on_connect: is given the caller's hello and the new connection, and returns its handlers or raises
                 Refused. It may send at once. It is called by a thread of the server's.
-    on_action:  answers single calls: (name, body) to the body of the reply.
+
+    Nothing but such streams is taken: gRPC would take the message of any other call in as a whole, however large,
+    before its token can be checked.
     """
 
     def __init__(
@@ -77,7 +80,6 @@ class FrameServer:
         lines: Lines,
         on_connect: Callable[[Mapping[str, Any], Connection], Handlers],
         *,
-        on_action: Callable[[str, pa.Buffer], pa.Buffer] | None = None,
         frames_max: int | None = None,
     ) -> None:
         self._connections: set[Connection] = set()
@@ -87,7 +89,7 @@ class FrameServer:
         self._frames_max = frames_max
         self._closed = False
         location = f"grpc://[{host}]:0" if ":" in host else f"grpc://{host}:0"
-        self._server = _Server(location, lines.token, self._serve, on_action)
+        self._server = _Server(location, lines.token, self._serve)
         self.port: int = self._server.port
         self.address = f"{location[:-1]}{self.port}"
         # A server that still has calls when the interpreter takes it down would wait for them without a limit.
@@ -124,7 +126,7 @@ class FrameServer:
         connection = Connection(
             f"{self.port}-{peer_port}",
             write=writer.write_metadata,
-            cut=lambda: cut_sockets(local_port=self.port, remote_port=peer_port),
+            cut=partial(cut_sockets, local_port=self.port, remote_port=peer_port),
             frames_max=self._frames_max,
             ping_interval_s=self._lines.ping_interval_s,
             timeout_s=self._lines.timeout_s,
@@ -138,7 +140,7 @@ class FrameServer:
         try:
             if refusal is None:
                 handlers = self._on_connect(json.loads(descriptor.command), connection)
-                connection.welcome()
+                connection.welcome(peer_port)
         except Refused as error:
             refusal = str(error)
         except Exception as error:
@@ -165,19 +167,12 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         location: str,
         token: Secret,
         serve: Callable[[Any, Any, Any, Any], None],
-        on_action: Callable[[str, pa.Buffer], pa.Buffer] | None,
     ) -> None:
         self._serve_connection = serve
-        self._on_action = on_action
         super().__init__(location, middleware={"token": _TokenCheck(token)})
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         self._serve_connection(context, descriptor, reader, writer)
-
-    def do_action(self, context: Any, action: Any) -> list[Any]:
-        if self._on_action is None:
-            raise NotImplementedError
-        return [flight.Result(self._on_action(action.type, action.body))]
 
 
 class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
@@ -220,11 +215,15 @@ def connect(
         raise TaskLost(f"cannot connect to {address}: {describe(error)}") from None
 
     place = urlsplit(address)
-    host_address = _resolved(place.hostname)
+    host_address = resolved(place.hostname)
 
     def cut() -> None:
         reader.cancel()
-        cut_sockets(remote_port=place.port, remote_address=host_address)
+        if connection.own_port is None:
+            return  # too little was written for a writer to be stuck
+        there: dict[str, Any] = {"remote_port": place.port, "remote_address": host_address}
+        # Its own socket only, of those that this process has to the same server; behind a proxy nobody knows which.
+        _ = cut_sockets(local_port=connection.own_port, **there) or cut_sockets(**there)
 
     connection = Connection(
         address.rsplit(":", 1)[-1],
@@ -237,11 +236,7 @@ def connect(
     refusals: list[str | None] = []
 
     def end(reason: str | None) -> None:
-        for step in (reader.cancel, writer.close, client.close):
-            try:
-                step()
-            except Exception as error:  # the stream is over; why, the reader has said
-                _LOG.debug("while leaving %s: %s", address, describe(error))
+        _let_go(address, reader.cancel, writer.close, client.close)
         if connection.welcomed.is_set():
             on_close(reason)
         else:
@@ -264,51 +259,19 @@ def connect(
     return connection
 
 
+def _let_go(address: str, *steps: Callable[[], None]) -> None:
+    for step in steps:
+        try:
+            step()
+        except Exception as error:  # the stream is over; why, the reader has said
+            _LOG.debug("while leaving %s: %s", address, describe(error))
+
+
 def _next_frame(reader: Any) -> pa.Buffer | None:
     try:
         return reader.read_chunk().app_metadata
     except StopIteration:
         return None
-
-
-def _resolved(host: str | None) -> str | None:
-    """A host's address, while names can be resolved: a network that swallows everything swallows that, too."""
-    try:
-        return socket.gethostbyname(host) if host else None
-    except OSError:
-        return None
-
-
-def cut_sockets(
-    *, local_port: int | None = None, remote_port: int | None = None, remote_address: str | None = None
-) -> None:
-    """Shut down this process's sockets with these ends.
-
-    The last resort against a frozen peer: Flight gives a server no way to end one call, and a writer
-    that waits for room in the socket is not freed by cancelling its call.
-    """
-    for name in os.listdir("/dev/fd") if os.path.isdir("/dev/fd") else ():
-        try:
-            copy = os.dup(int(name))  # the copy cannot change under our hands, whatever gRPC does to its own
-        except OSError:
-            continue
-        try:
-            found = socket.socket(fileno=copy)
-        except OSError:
-            os.close(copy)
-            continue
-        with found:
-            try:
-                here, there = found.getsockname(), found.getpeername()
-                matches = (
-                    (local_port is None or here[1] == local_port)
-                    and (remote_port is None or there[1] == remote_port)
-                    and (remote_address is None or there[0].endswith(remote_address))
-                )
-                if matches:
-                    found.shutdown(socket.SHUT_RDWR)
-            except (OSError, TypeError, IndexError):
-                continue
 
 
 def _nothing_with(_: Any) -> None:

@@ -47,7 +47,8 @@ class Frame:
 class Feed:
     """A hub, and readers of its attempts."""
 
-    def __init__(self, parallelism: int) -> None:
+    def __init__(self, parallelism: int, schema: pa.Schema = SCHEMA) -> None:
+        self.schema = schema
         self.run: Callable[[], None] = lambda: None
         self.parallelism = parallelism
         frame: Any = Frame(lambda: self.run())
@@ -64,6 +65,7 @@ class Feed:
         opened = [
             FeedInbox(
                 self.address,
+                self.schema,
                 host=HOST,
                 index=index,
                 attempt=AttemptId(number),
@@ -79,11 +81,11 @@ class Feed:
 
 
 @pytest.fixture
-def feed() -> Iterator[Callable[[int], Feed]]:
+def feed() -> Iterator[Callable[..., Feed]]:
     made: list[Feed] = []
 
-    def make(parallelism: int) -> Feed:
-        made.append(Feed(parallelism))
+    def make(parallelism: int, schema: pa.Schema = SCHEMA) -> Feed:
+        made.append(Feed(parallelism, schema))
         return made[-1]
 
     yield make
@@ -102,7 +104,7 @@ def drain(inbox: FeedInbox, rows_max: int = 1_000) -> list[tuple[int, int]]:
 
 
 def test_every_row_of_every_split_arrives_once_in_order_at_the_reader_that_owns_it(
-    feed: Callable[[int], Feed],
+    feed: Callable[..., Feed],
 ) -> None:
     fed = feed(2)
     fed.run = lambda: [fed.push(split, 25 + split) for split in range(5)] and None
@@ -116,7 +118,7 @@ def test_every_row_of_every_split_arrives_once_in_order_at_the_reader_that_owns_
         assert inbox.taken() == dict.fromkeys(splits)
 
 
-def test_an_empty_split_is_done_too(feed: Callable[[int], Feed]) -> None:
+def test_an_empty_split_is_done_too(feed: Callable[..., Feed]) -> None:
     fed = feed(1)
     fed.run = lambda: fed.push(0, 0)
     (inbox,) = fed.attempt(1)
@@ -124,7 +126,7 @@ def test_an_empty_split_is_done_too(feed: Callable[[int], Feed]) -> None:
     assert inbox.empty and inbox.taken() == {0: None}
 
 
-def test_a_sender_that_comes_again_skips_what_the_reader_has(feed: Callable[[int], Feed]) -> None:
+def test_a_sender_that_comes_again_skips_what_the_reader_has(feed: Callable[..., Feed]) -> None:
     fed = feed(1)
     (inbox,) = fed.attempt(1)
 
@@ -140,7 +142,7 @@ def test_a_sender_that_comes_again_skips_what_the_reader_has(feed: Callable[[int
     assert before + drain(inbox) == [(0, row) for row in range(40)]
 
 
-def test_a_restored_reader_gets_the_rest_and_a_done_split_is_not_computed(feed: Callable[[int], Feed]) -> None:
+def test_a_restored_reader_gets_the_rest_and_a_done_split_is_not_computed(feed: Callable[..., Feed]) -> None:
     fed = feed(1)
     (inbox,) = fed.attempt(3, taken={0: None, 1: 12})
 
@@ -155,14 +157,14 @@ def test_a_restored_reader_gets_the_rest_and_a_done_split_is_not_computed(feed: 
     assert inbox.taken() == {0: None, 1: None}
 
 
-def test_a_split_that_has_become_shorter_is_refused(feed: Callable[[int], Feed]) -> None:
+def test_a_split_that_has_become_shorter_is_refused(feed: Callable[..., Feed]) -> None:
     fed = feed(1)
     fed.attempt(1, taken={0: 12})
     with pytest.raises(Unavailable, match="has 7 rows now; 12 were taken before"):
         fed.push(0, 7)
 
 
-def test_a_sender_pauses_while_its_reader_takes_nothing(feed: Callable[[int], Feed]) -> None:
+def test_a_sender_pauses_while_its_reader_takes_nothing(feed: Callable[..., Feed]) -> None:
     fed = feed(1)
     (inbox,) = fed.attempt(1)
     pushing = threading.Thread(target=fed.push, args=(0, 1_000))
@@ -175,7 +177,7 @@ def test_a_sender_pauses_while_its_reader_takes_nothing(feed: Callable[[int], Fe
     assert rows + drain(inbox) == [(0, row) for row in range(1_000)]
 
 
-def test_closing_a_reader_frees_its_senders(feed: Callable[[int], Feed]) -> None:
+def test_closing_a_reader_frees_its_senders(feed: Callable[..., Feed]) -> None:
     fed = feed(1)
     (inbox,) = fed.attempt(1)
     errors: list[BaseException] = []
@@ -194,7 +196,7 @@ def test_closing_a_reader_frees_its_senders(feed: Callable[[int], Feed]) -> None
     assert not pushing.is_alive() and isinstance(errors[0], TaskLost)
 
 
-def test_of_two_senders_of_a_split_only_the_newest_is_heard(feed: Callable[[int], Feed]) -> None:
+def test_of_two_senders_of_a_split_only_the_newest_is_heard(feed: Callable[..., Feed]) -> None:
     fed = feed(1)
     (inbox,) = fed.attempt(1)
     second_may_go, second_is_done = threading.Event(), threading.Event()
@@ -219,7 +221,7 @@ def test_of_two_senders_of_a_split_only_the_newest_is_heard(feed: Callable[[int]
     assert drain(inbox) == [(0, row) for row in range(40)]
 
 
-def test_an_old_attempt_neither_registers_nor_sends(feed: Callable[[int], Feed]) -> None:
+def test_an_old_attempt_neither_registers_nor_sends(feed: Callable[..., Feed]) -> None:
     fed = feed(1)
     (inbox,) = fed.attempt(5)
     with pytest.raises(TaskLost, match="attempt 4 is over"):
@@ -230,7 +232,7 @@ def test_an_old_attempt_neither_registers_nor_sends(feed: Callable[[int], Feed])
     assert len(drain(inbox)) == 10
 
 
-def test_each_attempt_is_fed_anew(feed: Callable[[int], Feed]) -> None:
+def test_each_attempt_is_fed_anew(feed: Callable[..., Feed]) -> None:
     fed = feed(2)
     fed.run = lambda: [fed.push(split, 10) for split in range(2)] and None
     first = fed.attempt(1)
@@ -242,7 +244,7 @@ def test_each_attempt_is_fed_anew(feed: Callable[[int], Feed]) -> None:
     ]
 
 
-def test_readers_hear_why_the_spark_job_failed(feed: Callable[[int], Feed]) -> None:
+def test_readers_hear_why_the_spark_job_failed(feed: Callable[..., Feed]) -> None:
     fed = feed(1)
 
     def fail() -> None:
@@ -254,7 +256,7 @@ def test_readers_hear_why_the_spark_job_failed(feed: Callable[[int], Feed]) -> N
     assert inbox.failure == "file not found: a.parquet" and not inbox.complete
 
 
-def test_readers_notice_when_the_driver_goes(feed: Callable[[int], Feed]) -> None:
+def test_readers_notice_when_the_driver_goes(feed: Callable[..., Feed]) -> None:
     fed = feed(1)
     over = threading.Event()
     fed.run = lambda: over.wait(10) and None
@@ -265,7 +267,7 @@ def test_readers_notice_when_the_driver_goes(feed: Callable[[int], Feed]) -> Non
     assert "the driver is gone" in str(inbox.failure)
 
 
-def test_a_sender_without_the_token_is_turned_away(feed: Callable[[int], Feed]) -> None:
+def test_a_sender_without_the_token_is_turned_away(feed: Callable[..., Feed]) -> None:
     fed = feed(1)
     (inbox,) = fed.attempt(1)
     with pytest.raises(Exception, match="token"):
@@ -273,10 +275,10 @@ def test_a_sender_without_the_token_is_turned_away(feed: Callable[[int], Feed]) 
     assert inbox.empty
 
 
-def test_types_that_spark_spells_differently_become_the_declared_ones(feed: Callable[[int], Feed]) -> None:
-    fed = feed(1)
-    (inbox,) = fed.attempt(1)
+def test_types_that_spark_spells_differently_become_the_declared_ones(feed: Callable[..., Feed]) -> None:
     declared = pa.schema([("at", pa.timestamp("us", "UTC")), ("text", pa.string())])
+    fed = feed(1, declared)
+    (inbox,) = fed.attempt(1)
     spelled = pa.schema([("c0", pa.timestamp("us", "Europe/Berlin")), ("c1", pa.large_string())])
     batch = pa.RecordBatch.from_arrays(
         [pa.array([5], spelled.field(0).type), pa.array(["x"], pa.large_string())], schema=spelled

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.flight as flight
 import pytest
 
 from tests.unit.runtime.driving import two_tasks
@@ -19,10 +18,10 @@ from weir.errors import JobError, PlanError, Unavailable
 from weir.runtime import job as job_module
 from weir.runtime.job import Job
 from weir.runtime.job_client import JobClient
-from weir.runtime.lines import Secret
+from weir.runtime.lines import Lines, Secret
 from weir.runtime.registry import entries, find_job
+from weir.runtime.requests import Requester
 from weir.runtime.storage import open_storage
-from weir.runtime.wire import call_options, client_of
 
 
 @pytest.fixture
@@ -105,11 +104,10 @@ def test_nobody_without_the_token_is_heard(job: Job, client: JobClient) -> None:
 
 
 def test_what_is_no_call_harms_nobody(job: Job, client: JobClient) -> None:
-    line = client_of(client.entry.address)
-    options = call_options(client.entry.token, WITHIN_S)
-    for action, body in (("other", b"{}"), ("job", b"{"), ("job", b"[]"), ("job", b'{"call": "rescale"}')):
-        (reply,) = line.do_action(flight.Action(action, body), options)
-        assert b'"error"' in reply.body.to_pybytes()
+    line = Requester(client.entry.address, Lines(client.entry.token))
+    for head in ({}, {"call": None}, {"call": "other"}, {"call": ["status"]}, {"call": "rescale"}):
+        answer, _ = line.ask(head, timeout_s=WITHIN_S)
+        assert "error" in answer
     line.close()
     assert client.status()["status"] == "running"
 
