@@ -80,6 +80,19 @@ def checkpoint_named(text: str) -> CheckpointId:
     raise ConfigError(f"{text!r} names no checkpoint; write it as its directory is called, such as 'chk-0000000012'")
 
 
+def port_range(value: str, name: str = "ports") -> range:
+    """Turn "7000-7099", or one port, into the ports to choose from.
+
+    >>> port_range("7000-7099")
+    range(7000, 7100)
+    """
+    match = re.fullmatch(r"\s*(\d{1,5})\s*(?:-\s*(\d{1,5})\s*)?", value) if isinstance(value, str) else None
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 0 < first <= last < 1 << 16:
+        raise ConfigError(f"{name}: {value!r} is not a range of ports; write '7000-7099', or one port")
+    return range(first, last + 1)
+
+
 def check_at_least(owner: object, name: str, least: float) -> None:
     """Refuse a setting that is not a number, or is below `least`; the error names it."""
     value: Any = getattr(owner, name)
@@ -213,6 +226,21 @@ class Settings:
     """A connection on which nothing has come for so long is over. A task that loses its driver so ends itself, within
     as long again, and gives its slot back. Longer than the largest batch takes to travel."""
 
+    tls: Literal["auto"] | bool = "auto"
+    """Whether driver and tasks encrypt what they say to each other, and prove who they are: "auto" does as soon as
+    anything leaves this machine."""
+
+    trust_spark_network: bool = False
+    """Whether a job may run where Spark's own traffic is not encrypted. The keys of the job travel in it: who can read
+    along can join in."""
+
+    driver_ports: str | None = None
+    """Where the driver listens: a range such as "7000-7009", of which each job takes one, and one more for each
+    DataFrame source; None: the system chooses."""
+
+    task_ports: str | None = None
+    """The same for tasks: each takes one of its host's, and one more for each DataFrame source."""
+
     message_max: Size = "1GB"
     """The largest single call between processes of a job: a state file that goes into the driver's memory, or an answer
     to a command. It travels in pieces, but is put together in memory."""
@@ -282,7 +310,12 @@ class Settings:
         self._check_lines()
 
     def _check_lines(self) -> None:
+        if self.tls != "auto" and not isinstance(self.tls, bool):
+            raise ConfigError(f"Settings.tls: {self.tls!r} is not 'auto', True or False")
         size_bytes(self.message_max, "Settings.message_max")
+        for name in ("driver_ports", "task_ports"):
+            if getattr(self, name) is not None:
+                port_range(getattr(self, name), f"Settings.{name}")
         ping_ms = duration_ms(self.ping_interval, "Settings.ping_interval")
         if ping_ms < 1:
             raise ConfigError("Settings.ping_interval: must be at least 1ms")

@@ -19,7 +19,7 @@ from weir.operators.source import DriverContext, Source, SourceReader
 from weir.runtime.feed import FeedHub
 from weir.runtime.feed_inbox import FeedAddress, FeedInbox
 from weir.runtime.leftovers import TemporaryPlace
-from weir.runtime.lines import Lines
+from weir.runtime.lines import RunLines
 from weir.runtime.spark import check_slots, driver_host, is_local, task_host
 from weir.schema import parse_type
 from weir.snapshot.messages import Json
@@ -69,11 +69,12 @@ class DataFrameSource(Source):
         frame = self._dataframe
         if not is_replayable(frame):
             frame = copied(frame, self._directory(driver), reuse=driver.resume)
+        host = driver_host(driver.session)
         self._hub = FeedHub(
             frame,
             self._schema,
-            host=driver_host(driver.session),
-            lines=Lines.new(driver.settings),
+            host=host,
+            lines=RunLines.new(driver.settings, host),
             parallelism=driver.parallelism,
             description=f"weir: rows for {driver.name}",
         )

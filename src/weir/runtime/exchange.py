@@ -21,7 +21,7 @@ from weir.ids import AttemptId, ChannelId, TaskIndex
 from weir.runtime.channels import LocalChannel, RemoteIn, RemoteOut
 from weir.runtime.codec import CREDIT, ElementCodec, decode_credit, frame_kind_and_channel
 from weir.runtime.connection import LEAVE_TIMEOUT_S, Connection, Frame
-from weir.runtime.lines import Lines
+from weir.runtime.lines import Lines, Role
 from weir.runtime.ports import InChannel, OutChannel
 from weir.runtime.wire import FrameServer, Handlers, Refused, connect
 
@@ -62,7 +62,9 @@ class TaskTransport:
         for index, peer in self._peers.items():
             if index > self._task:
                 hello = {"attempt": self._attempt, "from": self._task, "to": index}
-                peer.attach(connect(addresses[index], self._lines, hello, on_frame=peer.take, on_close=peer.lost))
+                peer.attach(
+                    connect(addresses[index], self._lines, hello, to=Role.TASK, on_frame=peer.take, on_close=peer.lost)
+                )
 
     def out(self, channel: ChannelId) -> OutChannel:
         return self._outs[channel]

@@ -23,7 +23,7 @@ from weir.ids import AttemptId
 from weir.runtime.codec import CREDIT, ElementCodec, decode_credit
 from weir.runtime.connection import LEAVE_TIMEOUT_S, Connection, Frame
 from weir.runtime.feed_inbox import END, POSITION, TAKEN, TURNED_AWAY, FeedAddress, message, opened
-from weir.runtime.lines import Lines
+from weir.runtime.lines import Lines, Role, RunLines
 from weir.runtime.requests import HELLO, Answers, Head, Requester
 from weir.runtime.spark import classic_context
 from weir.runtime.stage import BatchFunction, cancel_jobs, label_jobs, map_in_arrow, root_cause, shipped
@@ -49,7 +49,7 @@ class FeedHub:
     """
 
     def __init__(
-        self, frame: DataFrame, schema: pa.Schema, *, host: str, lines: Lines, parallelism: int, description: str
+        self, frame: DataFrame, schema: pa.Schema, *, host: str, lines: RunLines, parallelism: int, description: str
     ) -> None:
         self._session = frame.sparkSession
         self._parallelism = parallelism
@@ -60,9 +60,9 @@ class FeedHub:
         self._readers: dict[int, tuple[str, Connection]] = {}
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._answers = Answers(self._answer, lines)
-        self._server = FrameServer(host, lines, self._register)
-        self.address = FeedAddress(self._server.address, lines)
+        self._answers = Answers(self._answer, lines.driver)
+        self._server = FrameServer(host, lines.driver, self._register)
+        self.address = FeedAddress(self._server.address, lines.tasks)
         self.frame = map_in_arrow(
             frame, shipped(feed_function(self.address, schema), what=self._description), "split long"
         )
@@ -181,7 +181,7 @@ class _Sender:
         self._is_done = False
         self._over: str | None = None
         self._connection = connect(
-            address, lines, {"split": split}, on_frame=self._take, on_close=lambda reason: self._ended(reason)
+            address, lines, {"split": split}, to=Role.TASK, on_frame=self._take, on_close=self._ended
         )
 
     def begin(self) -> int | None:

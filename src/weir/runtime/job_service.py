@@ -20,10 +20,9 @@ import pyarrow as pa
 
 from weir.errors import JobError, WeirError
 from weir.runtime.connection import Connection, Frame
-from weir.runtime.lines import Lines
+from weir.runtime.lines import LOOPBACK, Lines
 from weir.runtime.registry import JobEntry, register, this_host, unregister
 from weir.runtime.requests import HELLO, Answers, Head
-from weir.runtime.spark import LOOPBACK
 from weir.runtime.wire import FrameServer, Handlers, Refused
 from weir.snapshot.history import CheckpointRecord
 

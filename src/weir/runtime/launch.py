@@ -28,7 +28,7 @@ from weir.runtime.ports import Storage
 from weir.runtime.region import slots_of
 from weir.runtime.savepoints import origin_at
 from weir.runtime.sink_desk import SinkDesk
-from weir.runtime.spark import check_slots, embedded_session
+from weir.runtime.spark import check_private, check_slots, embedded_session
 from weir.runtime.storage import MemoryStorage, location_below, open_writable
 from weir.snapshot.checkpoints import PublishedCheckpoint
 
@@ -70,6 +70,7 @@ def submit(
     _validate(plan, config, store)
     needed = slots_of(plan, config.settings)
     session = session or embedded_session(needed, config.name)
+    check_private(session, trusted=config.settings.trust_spark_network)
     check_slots(session, needed)
     # Before sources touch the directory: they may keep there what an earlier run needs.
     store.adopt(run, config.resume)

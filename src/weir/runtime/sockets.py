@@ -1,8 +1,8 @@
-"""Cutting sockets under gRPC's hands: the last resort against a peer that is frozen or gone.
+"""Sockets under gRPC's hands: whether a port is free, and the last resort against a peer that is frozen or gone.
 
-Comes in: the ends of a connection. Goes out: nothing; whoever uses the connection finds it
-over. Flight gives a server no way to end one call, and a writer that waits for room in the
-socket is not freed by cancelling its call.
+Comes in: the ends of a connection. Goes out: nothing; whoever uses a connection that was cut
+finds it over. Flight gives a server no way to end one call, and a writer that waits for room
+in the socket is not freed by cancelling its call.
 """
 
 from __future__ import annotations
@@ -17,6 +17,18 @@ def resolved(host: str | None) -> str | None:
         return socket.gethostbyname(host) if host else None
     except OSError:
         return None
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether one could listen there now: gRPC complains loudly when it tries in vain."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
 
 
 def cut_sockets(

@@ -23,14 +23,13 @@ from weir.errors import ConfigError, SlotsMissing
 from weir.runtime.daemon import ENVIRONMENT
 from weir.runtime.jvm import start_jvm
 from weir.runtime.leftovers import TemporaryPlace
+from weir.runtime.lines import LOOPBACK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPARE_SLOTS = 2
 """Slots of the embedded Spark beyond the job's own: a batch query beside a running job does not hang."""
-
-LOOPBACK = "127.0.0.1"
 
 SLOTS_POLL_MS = 50
 """How often `check_slots` looks again."""
@@ -257,6 +256,26 @@ def _slots_message(session: SparkSession, there: int | None, needed: int) -> str
         f"missing. Start Spark with more cores or executors (master local[{needed + SPARE_SLOTS}], or more "
         f"spark.executor.instances), or lower the job's parallelism. "
         "Parts of a job that share no edges have slots of their own, unless Settings(share_slots=True)."
+    )
+
+
+# --- Privacy ----------------------------------------------------------------------------------------
+
+
+def check_private(session: SparkSession, *, trusted: bool) -> None:
+    """Refuse to send a job's keys through a Spark whose traffic leaves this machine in the clear, unless `trusted`."""
+    if trusted or driver_host(session) == LOOPBACK:
+        return
+
+    def is_on(name: str) -> bool:
+        return str(session.conf.get(name, "false")).lower() == "true"
+
+    if is_on("spark.authenticate") and (is_on("spark.network.crypto.enabled") or is_on("spark.ssl.rpc.enabled")):
+        return
+    raise ConfigError(
+        "The job's keys travel inside Spark's own traffic, which leaves this machine without encryption: who can read "
+        "along could join in. Start Spark with spark.authenticate=true and spark.network.crypto.enabled=true (or "
+        "spark.ssl.rpc.enabled=true), or, on a network that you trust, say Settings(trust_spark_network=True)."
     )
 
 

@@ -19,7 +19,7 @@ from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.clock import Mailbox
 from weir.runtime.control import ControlServer
 from weir.runtime.driver import Driver
-from weir.runtime.lines import Lines
+from weir.runtime.lines import RunLines
 from weir.runtime.local_directory import RunDirectory, run_directory
 from weir.runtime.region import slots_of
 from weir.runtime.spark import driver_host, task_host
@@ -50,14 +50,17 @@ class SparkCluster:
         self._mailbox = mailbox
         self._lineage = store.lineage
         self._storage_uri = None if storage_uri is None else location_below(storage_uri, store.lineage)
-        self._lines = Lines.new(config.settings)
+        host = driver_host(session)
+        self._lines = RunLines.new(config.settings, host)
         self._stages: dict[AttemptId, BarrierStage] = {}
         self._processes: dict[tuple[AttemptId, TaskIndex], int] = {}
         self._had_slots = False
-        self._directory = RunDirectory(config.settings, run_directory(config.settings, config.name, self._lines.token))
+        self._directory = RunDirectory(
+            config.settings, run_directory(config.settings, config.name, self._lines.driver.token)
+        )
         self._control = ControlServer(
-            driver_host(session),
-            lines=self._lines,
+            host,
+            lines=self._lines.driver,
             storage=store.storage if storage_uri is None else None,
             on_message=lambda message: mailbox.post(partial(self._hear, message)),
             on_lost=lambda attempt, task, reason: mailbox.post(partial(self._lost, attempt, task, reason)),
@@ -80,7 +83,7 @@ class SparkCluster:
             mode=(self._config.checkpoints or Checkpoints()).mode,
             settings=self._config.settings,
             control_address=self._control.address,
-            lines=self._lines,
+            lines=self._lines.tasks,
             storage_uri=self._storage_uri,
         )
         stage = BarrierStage(

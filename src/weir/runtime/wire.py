@@ -2,7 +2,8 @@
 
 Comes in: a host to listen on or an address to connect to, the job's token, and a
 hello that says who calls. Goes out: `Connection`s. Never looks into application
-frames. Every call, of any kind, must carry the token; it is never logged.
+frames. Every call, of any kind, must carry the token; it is never logged. With an identity
+(certificates.py) both sides prove who they are first: nobody else gets as far as a call.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from weir.errors import TaskLost
+from weir.errors import TaskLost, Unavailable
+from weir.runtime.certificates import Identity, Role
 from weir.runtime.connection import LEAVE_TIMEOUT_S, Connection, describe
 from weir.runtime.lines import Lines, Secret
-from weir.runtime.sockets import cut_sockets, resolved
+from weir.runtime.sockets import cut_sockets, is_free, resolved
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,17 +57,33 @@ def call_options(token: Secret, timeout_s: float | None = None) -> Any:
     )
 
 
-def client_of(address: str, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> Any:
+def client_of(
+    address: str,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
+    *,
+    identity: Identity | None = None,
+    to: Role = Role.DRIVER,
+) -> Any:
+    """A Flight client. With an identity, only a server of the role `to` is believed."""
     # By this name gRPC knows how long one attempt to connect may take; it bears 20 s by itself.
-    timeout = ("grpc.min_reconnect_backoff_ms", round(connect_timeout_s * 1_000))
-    return flight.FlightClient(address, generic_options=[*_CLIENT_OPTIONS, timeout])
+    options = [*_CLIENT_OPTIONS, ("grpc.min_reconnect_backoff_ms", round(connect_timeout_s * 1_000))]
+    if identity is None:
+        return flight.FlightClient(address, generic_options=options)
+    return flight.FlightClient(
+        address,
+        generic_options=options,
+        tls_root_certs=identity.authority.encode(),
+        cert_chain=identity.certificate.encode(),
+        private_key=identity.key.reveal().encode(),
+        override_hostname=to.value,
+    )
 
 
 # --- the listening side ---------------------------------------------------------------------------------
 
 
 class FrameServer:
-    """Listens on one host, at a port that the system chooses.
+    """Listens on one host, at the first free port of those that it may take.
 
     on_connect: is given the caller's hello and the new connection, and returns its handlers or raises
                 Refused. It may send at once. It is called by a thread of the server's.
@@ -88,10 +106,9 @@ class FrameServer:
         self._on_connect = on_connect
         self._frames_max = frames_max
         self._closed = False
-        location = f"grpc://[{host}]:0" if ":" in host else f"grpc://{host}:0"
-        self._server = _Server(location, lines.token, self._serve)
+        self._server = _listening(host, lines, self._serve)
         self.port: int = self._server.port
-        self.address = f"{location[:-1]}{self.port}"
+        self.address = _location(host, self.port, lines)
         # A server that still has calls when the interpreter takes it down would wait for them without a limit.
         self._process_id = os.getpid()
         atexit.register(self._close_at_exit)
@@ -161,17 +178,42 @@ class FrameServer:
             raise flight.FlightUnauthorizedError(f"refused: {refusal}")
 
 
+def _listening(host: str, lines: Lines, serve: Callable[[Any, Any, Any, Any], None]) -> _Server:
+    for port in lines.ports:
+        if port == 0 or is_free(host, port):
+            try:
+                return _Server(_location(host, port, lines), lines, serve)
+            except pa.ArrowException:
+                if port == 0:
+                    raise  # otherwise somebody was faster
+    raise Unavailable(
+        f"none of the ports {lines.ports[0]} to {lines.ports[-1]} of {host} is free; give a wider range "
+        "(Settings.driver_ports, Settings.task_ports)"
+    )
+
+
+def _location(host: str, port: int, lines: Lines) -> str:
+    scheme = "grpc" if lines.identity is None else "grpc+tls"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
 class _Server(flight.FlightServerBase):  # type: ignore[misc]
-    def __init__(
-        self,
-        location: str,
-        token: Secret,
-        serve: Callable[[Any, Any, Any, Any], None],
-    ) -> None:
+    def __init__(self, location: str, lines: Lines, serve: Callable[[Any, Any, Any, Any], None]) -> None:
         self._serve_connection = serve
-        super().__init__(location, middleware={"token": _TokenCheck(token)})
+        self._identity = lines.identity
+        security: dict[str, Any] = {}
+        if lines.identity is not None:
+            security = {
+                "tls_certificates": [(lines.identity.certificate, lines.identity.key.reveal())],
+                "root_certificates": lines.identity.authority,
+                "verify_client": True,
+            }
+        super().__init__(location, middleware={"token": _TokenCheck(lines.token)}, **security)
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        # Only tasks call; the driver waits to be called.
+        if self._identity is not None and context.peer_identity() != Role.TASK.value.encode():
+            raise flight.FlightUnauthorizedError(f"refused: {context.peer_identity()!r} is not {Role.TASK.value}")
         self._serve_connection(context, descriptor, reader, writer)
 
 
@@ -199,14 +241,15 @@ def connect(
     lines: Lines,
     hello: Mapping[str, Any],
     *,
+    to: Role = Role.DRIVER,
     on_frame: Callable[[pa.Buffer], None],
     on_close: Callable[[str | None], None],
     frames_max: int | None = None,
     timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> Connection:
-    """Connect and wait until the server has accepted. TaskLost when it refuses, or is not there; then
-    `on_close` is not called."""
-    client = client_of(address, timeout_s)
+    """Connect to a process of the role `to` and wait until it has accepted. TaskLost when it refuses, or is not there;
+    then `on_close` is not called."""
+    client = client_of(address, timeout_s, identity=lines.identity, to=to)
     try:
         descriptor = flight.FlightDescriptor.for_command(json.dumps(hello).encode())
         writer, reader = client.do_exchange(descriptor, call_options(lines.token))

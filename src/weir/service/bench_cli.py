@@ -30,6 +30,7 @@ Master = Annotated[
 Work = Annotated[
     str | None, typer.Option("--work", metavar="DIR", help="Where to work, if executors are on other hosts: shared.")
 ]
+Tls = Annotated[bool, typer.Option("--tls", help="With TLS and without, in turn, and the ratio of the two.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show Weir's own traceback when something fails.")]
 
 
@@ -90,6 +91,7 @@ def bench_keyed_sum(
     parallelism: Parallelism = 2,
     json: Json = False,
     checkpoint_every: Every = "5s",
+    tls: Tls = False,
     master: Master = None,
     work: Work = None,
     debug: Debug = False,
@@ -104,7 +106,7 @@ def bench_keyed_sum(
     from weir.service.bench.keyed import run_keyed_sum
 
     options = _options(events, parallelism, checkpoint_every, work=work)
-    _bench(run_keyed_sum, options, json=json, master=master, debug=debug)
+    _bench(_perhaps_with_tls(run_keyed_sum, tls), options, json=json, master=master, debug=debug)
 
 
 def bench_keyed_process(
@@ -247,6 +249,7 @@ def bench_latency(
     parallelism: Parallelism = 2,
     json: Json = False,
     checkpoint_every: Every = "1s",
+    tls: Tls = False,
     master: Master = None,
     work: Work = None,
     debug: Debug = False,
@@ -262,7 +265,8 @@ def bench_latency(
     from weir.service.bench.latency import run_latency
 
     options = _options(events, parallelism, checkpoint_every, work=work)
-    _bench(lambda given: run_latency(given, rate), options, json=json, master=master, debug=debug)
+    workload = _perhaps_with_tls(lambda given: run_latency(given, rate), tls)
+    _bench(workload, options, json=json, master=master, debug=debug)
 
 
 def bench_recovery(
@@ -338,6 +342,12 @@ def bench_soak(
         master=master,
         debug=debug,
     )
+
+
+def _perhaps_with_tls(workload: Callable[[Options], Report], tls: bool) -> Callable[[Options], Report]:
+    from weir.service.bench.encrypted import run_with_tls
+
+    return (lambda options: run_with_tls(workload, options)) if tls else workload
 
 
 def _options(events: int, parallelism: int, checkpoint_every: str, *, work: str | None) -> Options:

@@ -15,7 +15,7 @@ from weir.errors import TaskLost, Unavailable
 from weir.ids import AttemptId
 from weir.runtime.feed import FeedHub, push
 from weir.runtime.feed_inbox import SPLIT_BATCHES_MAX, FeedAddress, FeedInbox
-from weir.runtime.lines import Lines, Secret
+from weir.runtime.lines import Lines, RunLines, Secret
 
 SCHEMA = pa.schema([("split", pa.int64()), ("row", pa.int64())])
 HOST = "127.0.0.1"
@@ -47,13 +47,18 @@ class Frame:
 class Feed:
     """A hub, and readers of its attempts."""
 
-    def __init__(self, parallelism: int, schema: pa.Schema = SCHEMA) -> None:
+    def __init__(self, parallelism: int, schema: pa.Schema = SCHEMA, *, tls: bool = False) -> None:
         self.schema = schema
         self.run: Callable[[], None] = lambda: None
         self.parallelism = parallelism
         frame: Any = Frame(lambda: self.run())
         self.hub = FeedHub(
-            frame, SCHEMA, host=HOST, lines=Lines.new(Settings()), parallelism=parallelism, description="test"
+            frame,
+            SCHEMA,
+            host=HOST,
+            lines=RunLines.new(Settings(tls=tls), HOST),
+            parallelism=parallelism,
+            description="test",
         )
         self.inboxes: list[FeedInbox] = []
 
@@ -84,8 +89,8 @@ class Feed:
 def feed() -> Iterator[Callable[..., Feed]]:
     made: list[Feed] = []
 
-    def make(parallelism: int, schema: pa.Schema = SCHEMA) -> Feed:
-        made.append(Feed(parallelism, schema))
+    def make(parallelism: int, schema: pa.Schema = SCHEMA, **options: Any) -> Feed:
+        made.append(Feed(parallelism, schema, **options))
         return made[-1]
 
     yield make
@@ -103,10 +108,11 @@ def drain(inbox: FeedInbox, rows_max: int = 1_000) -> list[tuple[int, int]]:
     return rows
 
 
+@pytest.mark.parametrize("tls", [False, True])
 def test_every_row_of_every_split_arrives_once_in_order_at_the_reader_that_owns_it(
-    feed: Callable[..., Feed],
+    feed: Callable[..., Feed], tls: bool
 ) -> None:
-    fed = feed(2)
+    fed = feed(2, tls=tls)
     fed.run = lambda: [fed.push(split, 25 + split) for split in range(5)] and None
     left, right = fed.attempt(1)
     poll(lambda: left.complete and right.complete)

@@ -96,6 +96,11 @@ def test_errors_arrive_as_what_they_were(job: Job, client: JobClient, tmp_path: 
         client._call("nonsense", WITHIN_S)
 
 
+def test_the_door_for_commands_is_open_to_this_machine_only_and_shows_no_token(job: Job, client: JobClient) -> None:
+    assert client.entry.address.startswith("grpc://127.0.0.1:")
+    assert client.entry.token.reveal() not in f"{client.entry!r} {client.entry} {client.entry.public}"
+
+
 def test_nobody_without_the_token_is_heard(job: Job, client: JobClient) -> None:
     stranger = JobClient(replace(client.entry, token=Secret("a guess")))
     with pytest.raises(Unavailable, match="token"):

@@ -12,6 +12,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ import pyarrow.flight as flight
 import pytest
 
 from tests.conftest import poll
-from weir.errors import TaskLost
+from weir.errors import TaskLost, Unavailable
 from weir.runtime.connection import Connection
 from weir.runtime.lines import Lines, Secret
 from weir.runtime.wire import FrameServer, Handlers, Refused, call_options, client_of, connect
@@ -191,6 +192,24 @@ def test_a_refused_caller_hears_why(server: Server) -> None:
         join(server, client)
     assert client.closes == []
     assert poll(lambda: weir_threads() == [])
+
+
+def test_servers_take_the_ports_that_they_are_given_and_say_when_there_are_none() -> None:
+    with socket.socket() as free:
+        free.bind((HOST, 0))
+        first = free.getsockname()[1]
+    lines = replace(LINES, ports=range(first, first + 3))
+    servers: list[Server] = []
+    with pytest.raises(Unavailable, match=rf"{first} to {first + 2}.*task_ports"):
+        while True:  # others on this machine may hold some of them
+            servers.append(Server(lines=lines))
+    assert servers and {server.server.port for server in servers} <= set(lines.ports)
+    taken = servers[0].server.port
+    for server in servers:
+        server.server.close()
+    again = Server(lines=lines)
+    assert again.server.port == taken
+    again.server.close()
 
 
 def test_nobody_at_the_address_is_a_lost_task_not_a_hang() -> None:

@@ -44,6 +44,8 @@ class Options:
     """None: no periodic checkpoints."""
     work: str | None = None
     """A directory that driver and executors share; None: a temporary one."""
+    tls: bool = False
+    """Whether the tasks encrypt what they say to each other."""
     show: Show | None = None
     """Called with the handle now and then."""
 
@@ -122,6 +124,7 @@ class Bench:
             parallelism=options.parallelism,
             checkpoints=checkpoints,
             restart=weir.FixedDelay(attempts=100, delay=0),
+            settings=weir.Settings(tls=options.tls or "auto"),
             name=name,
         )
 
