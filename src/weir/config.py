@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
-from weir.errors import ConfigError
+from weir.errors import ConfigError, shown
 from weir.ids import CheckpointId
 
 Duration: TypeAlias = "str | int | float | timedelta"
@@ -130,6 +130,14 @@ class Checkpoints:
     retain: int = 2
     memory_limit: Size = "256MB"
 
+    def __repr__(self) -> str:
+        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return f"Checkpoints({', '.join(f'{name}={value!r}' for name, value in values if name != 'to')}, to={self._to})"
+
+    @property
+    def _to(self) -> str:
+        return repr(None if self.to is None else shown(self.to))
+
     def __post_init__(self) -> None:
         if self.mode not in ("exactly_once", "at_least_once", "none"):
             raise ConfigError(f"Checkpoints.mode: {self.mode!r} is not one of exactly_once, at_least_once, none")
@@ -240,6 +248,10 @@ class Settings:
 
     task_ports: str | None = None
     """The same for tasks: each takes one of its host's, and one more for each DataFrame source."""
+
+    show_rows: bool = True
+    """Whether errors show the row and the key on which a function failed, and what it said. False: they name the
+    operator, the kind of error and the lines of code only."""
 
     message_max: Size = "1GB"
     """The largest single call between processes of a job: a state file that goes into the driver's memory, or an answer
@@ -390,7 +402,7 @@ class JobConfig:
     resume: bool = False
     back_to: CheckpointId | None = None
     """With `resume`: the checkpoint to go back to, whatever is newer."""
-    from_savepoint: str | None = None
+    from_savepoint: str | None = field(default=None, repr=False)
     """Where to start from as long as there is no checkpoint of its own: a savepoint, or a checkpoint of another run."""
     allow_dropped_state: bool = False
     """State of operators that are no longer there may be left out when a checkpoint is restored."""

@@ -19,12 +19,32 @@
     └── ProtocolViolation      (RuntimeError) our bug: a machine met what it must never meet
 
 Each error has a stable `code`, survives pickling, and its message names the
-operator, what was found, what was expected and what to do.
+operator, what was found, what was expected and what to do. No message shows the
+credentials in a URI.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from typing import Any
+
+_USER = re.compile(r"""(\w://)(?:(?<!abfs://)(?<!abfss://)[^\s'"/:@]+|[^\s'"/:@]*:(?!\d+/)[^\s'"@]*)@""")
+"""Who opens a location: all before an @, which may hold a slash that ought to be written %2F; but no port and path, and
+not Azure's containers."""
+
+_SECRET = "secret|passw|pwd|token|credential|key|sig|auth"
+_OPTION = re.compile(rf"""([?&;][^\s'"=&]*(?:{_SECRET})[^\s'"=&]*=)[^\s'"&;]+""", re.IGNORECASE)
+"""Options whose names look as if nobody should see their values."""
+
+
+def shown(text: str | os.PathLike[str]) -> str:
+    """A location, or a text with locations in it, for others to read: without credentials.
+
+    >>> shown("s3://AKIA:secret@bucket/out?region=eu-west-1&secret_key=abc")
+    's3://…@bucket/out?region=eu-west-1&secret_key=…'
+    """
+    return _OPTION.sub(r"\1…", _USER.sub(r"\1…@", os.fspath(text)))
 
 
 class WeirError(Exception):
@@ -33,8 +53,8 @@ class WeirError(Exception):
     code = "WEIR"
 
     def __init__(self, message: str, **details: Any) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = shown(message)
+        super().__init__(self.message)
         self.details = details
 
     def __str__(self) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.conftest import poll
@@ -191,6 +192,15 @@ def test_the_embedded_session_is_the_same_one_while_it_has_the_room(embedded: An
     assert embedded_session(1, "another") is embedded
     with pytest.raises(ConfigError, match=r"has \d+ slots, and the job 'large' needs 99"):
         embedded_session(99, "large")
+
+
+def test_others_on_the_machine_can_neither_enter_the_embedded_spark_nor_end_its_jobs(embedded: Any) -> None:
+    settings = embedded.sparkContext.getConf()
+    assert settings.get("spark.authenticate") == "true" and settings.get("spark.authenticate.secret") is None
+    assert settings.get("spark.ui.killEnabled") == "false"
+    java = [process for process in psutil.Process().children() if "java" in process.name()]
+    listening = [c.laddr.ip for p in java for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    assert listening and {ip.removeprefix("::ffff:") for ip in listening} == {LOOPBACK}
 
 
 # --- A process of its own -----------------------------------------------------------------------------

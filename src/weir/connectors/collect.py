@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from weir.connectors.file_sink import FileSink
+from weir.errors import shown
 from weir.operators.sink import SinkOwner
 from weir.runtime.leftovers import TemporaryPlace
 
@@ -35,7 +36,7 @@ class Collect(FileSink):
         self._remover: Any = None
 
     def __repr__(self) -> str:
-        return "Collect()" if self._is_temporary else f"Collect({self.path!r})"
+        return "Collect()" if self._is_temporary else f"Collect({shown(self.path)!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in a task must not remove the driver's directory when it goes away."""

@@ -17,7 +17,7 @@ from weir.config import Size, size_bytes
 from weir.connectors.encode import check_encodable, check_format, encode
 from weir.connectors.part_names import CommitNote, PartName, name_of_uid
 from weir.connectors.parts import PartDirectory
-from weir.errors import CheckpointError, ConfigError
+from weir.errors import CheckpointError, ConfigError, shown
 from weir.ids import AttemptId, CheckpointId
 from weir.operators.base import OperatorContext
 from weir.operators.sink import Fence, Sink, SinkOwner, SinkWriter
@@ -57,7 +57,7 @@ class FileSink(Sink):
             raise ConfigError("FileSink.roll_bytes and FileSink.roll_rows: must be at least 1")
 
     def __repr__(self) -> str:
-        return f"FileSink({self.path!r}, format={self.format!r})"
+        return f"FileSink({shown(self.path)!r}, format={self.format!r})"
 
     def check(self, schema: pa.Schema, name: str) -> None:
         check_encodable(schema, format=self.format, name=name)

@@ -19,7 +19,7 @@ from weir.connectors.files_reader import FilesReader
 from weir.connectors.line_blocks import BLOCK_BYTES
 from weir.connectors.parquet_split import file_schema
 from weir.connectors.split_readers import OnError, Reading
-from weir.errors import ConfigError, SchemaError
+from weir.errors import ConfigError, SchemaError, shown
 from weir.operators.source import Source, SourceReader
 from weir.runtime.storage import ReadableStorage, absolute_location, open_storage, open_writable, readable
 from weir.schema import format_schema, parse_schema
@@ -76,7 +76,7 @@ class Files(Source):
         self._check_settings()
 
     def __repr__(self) -> str:
-        return f"Files({self.path!r}{'' if self.format is None else f', {self.format!r}'})"
+        return f"Files({shown(self.path)!r}{'' if self.format is None else f', {self.format!r}'})"
 
     @property
     def schema(self) -> pa.Schema:

@@ -161,10 +161,12 @@ class _LineReader(SplitReader):
         shown = content if len(content) <= CONTENT_SHOWN_MAX else content[:CONTENT_SHOWN_MAX] + "…"
         format = format_of(self._split.file, self._reading.format)
         before = count_lines(self._reading.storage, self._split.file, block.offset + header_bytes)
+        place = f"{self._where}, line {before + line.line + 1}: cannot be read as {format}"
         raise DataError(
-            f"{self._where}, line {before + line.line + 1}: cannot be read as {format} "
-            f"({format_schema(self._reading.schema)}): {line.cause}. Found: {shown!r}. Mend the line, or go on without "
-            f"it: Files(on_error='side_file', side_file=directory) puts such lines there, on_error='skip' drops them"
+            f"{place} ({format_schema(self._reading.schema)}): {line.cause}. Found: {shown!r}. "
+            f"Mend the line, or go on without it: Files(on_error='side_file', "
+            f"side_file=directory) puts such lines there, on_error='skip' drops them",
+            without_rows=place,
         )
 
     def _put_aside(self, malformed: Sequence[Malformed], block: LineBlock, header_bytes: int) -> None:

@@ -54,7 +54,9 @@ def user_code_error(
         details["row"] = shown(row)
         given += f"\n  row: {details['row']}"
     what = f" in {doing}" if doing else ""
-    message = f"{operator_label(context)} failed{what}: {type(error).__name__}: {error}{given}"
+    label = f"{operator_label(context)} failed{what}: {type(error).__name__}"
+    message = f"{label}: {error}{given}"
+    details["without_rows"] = "\n".join((label, *user_frames(error)))
     report = user_traceback(error)
     return UserCodeError(f"{message}\n{report}" if report else message, **details)
 
@@ -68,6 +70,13 @@ def user_traceback(error: BaseException) -> str:
         part.stack = traceback.StackSummary.from_list(frames)
         theirs += len(frames)
     return "".join(report.format()).rstrip() if theirs else ""
+
+
+def user_frames(error: BaseException) -> list[str]:
+    """The user's lines of code on the way to an exception; nothing of what it says."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(_HIDDEN)]
+    return [line.rstrip() for line in traceback.format_list(theirs)]
 
 
 def _chain(report: traceback.TracebackException | None) -> Iterator[traceback.TracebackException]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from weir.errors import JobError, WeirError
+from weir.errors import JobError, WeirError, shown
 from weir.runtime.connection import Connection, Frame
 from weir.runtime.lines import LOOPBACK, Lines
 from weir.runtime.registry import JobEntry, register, this_host, unregister
@@ -53,7 +53,7 @@ class JobService:
             address=self._server.address,
             token=lines.token,
             started_s=time.time(),
-            checkpoints=checkpoints,
+            checkpoints=None if checkpoints is None else shown(checkpoints),
             parallelism=job.parallelism,
         )
         try:
@@ -158,7 +158,7 @@ def _record(record: CheckpointRecord) -> dict[str, Any]:
         "uploaded_bytes": record.uploaded_bytes,
         "acknowledged": record.acknowledged,
         "final": record.final,
-        "savepoint": record.savepoint,
+        "savepoint": None if record.savepoint is None else shown(record.savepoint),
         "reason": None if record.reason is None else record.reason.value,
         "detail": record.detail,
     }

@@ -115,6 +115,10 @@ def _embedded_settings(slot_count: int, name: str) -> dict[str, str]:
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
         "spark.log.level": os.environ.get(SPARK_LOG_VARIABLE, "OFF").upper(),
+        # Others on this machine reach its ports, too: they may neither run code in it nor end its jobs. In local mode
+        # Spark draws the secret itself, and shows it nowhere.
+        "spark.authenticate": "true",
+        "spark.ui.killEnabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(slot_count),
         **recommended_settings(),

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 import pyarrow as pa
 import pyarrow.fs as arrow_fs
 
-from weir.errors import ProtocolViolation, StorageFull, StorageUnavailable
+from weir.errors import ProtocolViolation, StorageFull, StorageUnavailable, shown
 from weir.runtime.local_names import can_rename_exclusively, rename_exclusively
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -46,9 +46,11 @@ def translated(path: str, action: str) -> Iterator[None]:
         raise
     except (OSError, pa.ArrowException) as error:
         cause = str(error) or type(error).__name__
+        # A traceback shows the causes, too, and file systems put whole URIs into their messages.
+        behind = error if shown(cause) == cause else None
         if getattr(error, "errno", None) in _NO_ROOM:
-            raise StorageFull(f"{action} {path}: no room left ({cause})") from error
-        raise StorageUnavailable(f"{action} {path}: {cause}") from error
+            raise StorageFull(f"{action} {path}: no room left ({cause})") from behind
+        raise StorageUnavailable(f"{action} {path}: {cause}") from behind
 
 
 class LocalStorage:
@@ -234,7 +236,7 @@ class ArrowStorage:
                 filesystem.create_dir(self._root, recursive=True)
 
     def __repr__(self) -> str:
-        return f"ArrowStorage({self._location!r})"
+        return f"ArrowStorage({shown(self._location)!r})"
 
     def write(self, path: str, data: pa.Buffer | bytes) -> None:
         with translated(self._name(path), "write"):
@@ -326,4 +328,4 @@ class ArrowStorage:
         return f"{self._root}/{checked(path)}" if checked(path) else self._root
 
     def _name(self, path: str) -> str:
-        return f"{self._location}/{path}"
+        return f"{shown(self._location)}/{path}"

@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from weir.config import Mode, Settings, duration_ms
 from weir.errors import JobError, TaskLost, WeirError
@@ -24,6 +24,7 @@ from weir.runtime.calls import ThreadedCalls
 from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
 from weir.runtime.control import ControlClient, RemoteStorage
 from weir.runtime.exchange import TaskTransport
+from weir.runtime.failures import for_driver, for_spark
 from weir.runtime.lines import Lines
 from weir.runtime.local_copies import LocalCopies
 from weir.runtime.local_directory import TaskDirectory, needs_directory, run_directory
@@ -58,7 +59,7 @@ class TaskSpec:
     settings: Settings
     control_address: str
     lines: Lines
-    storage_uri: str | None
+    storage_uri: str | None = field(repr=False)
     """Where checkpoints of this lineage lie; None: in the driver's memory."""
 
 
@@ -110,7 +111,7 @@ class _Task:
             self._run()
         except BaseException as error:
             self._report(error)
-            raise
+            raise for_spark(error, f"task {self._task} of attempt {self._spec.attempt}") from None
         finally:
             self._close()
             self._ended.set()
@@ -232,7 +233,7 @@ class _Task:
             raise TaskLost(f"task {self._task}: the driver is gone ({self._lost})")
 
     def _report(self, error: BaseException) -> None:
-        text = str(error) if isinstance(error, WeirError) else "".join(traceback.format_exception(error))
+        text = for_driver(error, show_rows=self._spec.settings.show_rows)
         code = error.code if isinstance(error, WeirError) else type(error).__name__
         fatal = isinstance(error, JobError)
         _quietly(lambda: self._control.send(TaskFailed(self._spec.attempt, self._task, text, code, fatal)))

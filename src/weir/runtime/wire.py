@@ -257,16 +257,12 @@ def connect(
         client.close()
         raise TaskLost(f"cannot connect to {address}: {describe(error)}") from None
 
-    place = urlsplit(address)
-    host_address = resolved(place.hostname)
+    cut_socket = _cutter(address)
 
     def cut() -> None:
         reader.cancel()
-        if connection.own_port is None:
-            return  # too little was written for a writer to be stuck
-        there: dict[str, Any] = {"remote_port": place.port, "remote_address": host_address}
-        # Its own socket only, of those that this process has to the same server; behind a proxy nobody knows which.
-        _ = cut_sockets(local_port=connection.own_port, **there) or cut_sockets(**there)
+        if connection.own_port is not None:  # otherwise too little was written for a writer to be stuck
+            cut_socket(connection.own_port)
 
     connection = Connection(
         address.rsplit(":", 1)[-1],
@@ -300,6 +296,19 @@ def connect(
         connection.ended.wait(LEAVE_TIMEOUT_S)
         raise TaskLost(f"cannot connect to {address}: {refusals[0] or 'it left at once'}")
     return connection
+
+
+def _cutter(address: str) -> Callable[[int], None]:
+    """What cuts this process's socket to an address. The host is looked up now."""
+    place = urlsplit(address)
+    there: dict[str, Any] = {"remote_port": place.port, "remote_address": resolved(place.hostname)}
+
+    def cut(own_port: int) -> None:
+        # Its own socket only, of those that this process has to the same server; behind a proxy nobody knows which.
+        if not cut_sockets(local_port=own_port, **there):
+            cut_sockets(**there)
+
+    return cut
 
 
 def _let_go(address: str, *steps: Callable[[], None]) -> None:

@@ -168,7 +168,9 @@ def savepoint(
     **Example:** `weir savepoint word-count s3://bucket/savepoints`
     """
     with readable_errors(debug=debug):
-        path = _client(name, run, pid).savepoint(_absolute(directory), timeout)
+        from weir.errors import shown
+
+        path = shown(_client(name, run, pid).savepoint(_absolute(directory), timeout))
         _answer(as_json, {"job": name, "savepoint": path}, path)
 
 
@@ -199,13 +201,14 @@ def stop(
     **Example:** `weir stop word-count --savepoint /data/savepoints`
     """
     with readable_errors(debug=debug):
-        from weir.errors import ConfigError
+        from weir.errors import ConfigError, shown
 
         if no_savepoint and directory is not None:
             raise ConfigError("--savepoint and --no-savepoint exclude each other")
         client = _client(name, run, pid)
         wanted: str | bool = False if no_savepoint else _absolute(directory) or True
-        path, ended = client.stop(wanted, drain=drain, timeout_s=timeout)
+        found, ended = client.stop(wanted, drain=drain, timeout_s=timeout)
+        path = None if found is None else shown(found)
         text = path or f"{client.entry} is {ended}."
         _answer(as_json, {"job": name, "status": ended, "savepoint": path}, text)
 

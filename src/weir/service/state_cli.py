@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weir.errors import shown
 from weir.service.failures import readable_errors
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def state(checkpoint: Checkpoint, as_json: AsJson = False, debug: Debug = False)
             }
             for one in found
         ]
-        typer.echo(json.dumps(rows)) if as_json else _show(rows, f"State in {checkpoint}", "It holds no state.")
+        typer.echo(json.dumps(rows)) if as_json else _show(rows, f"State in {shown(checkpoint)}", "It holds no state.")
 
 
 def fsck(
@@ -101,7 +102,9 @@ def check(
         rows = [
             {"uid": f.uid, "state": f.state or "(position)", "becomes": f.fate.value, "why": f.reason} for f in findings
         ]
-        typer.echo(json.dumps(rows)) if as_json else _show(rows, f"{savepoint} under {job}", "It holds no state.")
+        typer.echo(json.dumps(rows)) if as_json else _show(
+            rows, f"{shown(savepoint)} under {job}", "It holds no state."
+        )
         if not as_json:
             _advise(findings)
         if any(finding.fate.value in ("dropped", "refused") for finding in findings):

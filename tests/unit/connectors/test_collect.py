@@ -45,6 +45,15 @@ def test_the_temporary_directory_goes_with_the_object_and_a_copy_does_not_take_i
     assert not os.path.exists(path)
 
 
+def test_nobody_else_may_look_into_the_temporary_directory() -> None:
+    sink = Collect()
+    for _ in range(2):  # the same object may be used again
+        sink.validate("job", "sink", False)
+        assert Path(sink.path).stat().st_mode & 0o777 == 0o700
+        sink.discard()
+        assert not Path(sink.path).exists()
+
+
 def test_a_directory_of_the_users_own_stays_until_discarded(tmp_path: Path) -> None:
     sink = Collect(tmp_path / "rows")
     adopted(sink, owner())

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from weir.errors import JobError, SlotsMissing
 from weir.ids import AttemptId, CheckpointId
 from weir.runtime.job_service import JobService
+from weir.runtime.lines import Lines, Secret
 from weir.service.cli import application
 from weir.snapshot.history import CheckpointRecord, CheckpointState
 from weir.snapshot.messages import AbortReason
@@ -75,7 +76,7 @@ def job(state: None) -> Iterator[PretendedJob]:
 
 
 def _served(job: PretendedJob) -> Iterator[PretendedJob]:
-    service = JobService(job, "127.0.0.1", checkpoints="/checkpoints/words")  # type: ignore[arg-type]
+    service = JobService(job, Lines(Secret("a-secret-token")), checkpoints="/checkpoints/words")  # type: ignore[arg-type]
     yield job
     service.unlist()
     service.close()
