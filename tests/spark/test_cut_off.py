@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -107,3 +110,44 @@ def test_a_task_that_hangs_in_a_users_function_when_its_driver_is_lost_ends_with
     poll(lambda: not alive(process_id), within_s=2 * LINE_TIMEOUT_S + SLACK_S)
     poll(lambda: busy_slots(embedded) <= 1, within_s=SLACK_S)
     job.cancel()
+
+
+# --- A frozen driver ----------------------------------------------------------------------------------------
+
+DRIVER = """
+import sys
+from pathlib import Path
+from tests.spark.test_cut_off import environment
+from tests.spark.helpers import build_job
+directory = Path(sys.argv[1])
+env = environment(None, directory, 2)
+build_job(env, directory, rows=40_000)
+job = env.submit("frozen")
+job.listen(lambda notice: print(notice.kind, *job._cluster.process_ids, flush=True))
+print(job.wait(), flush=True)
+"""
+
+
+def test_the_tasks_of_a_frozen_driver_end_themselves_and_it_goes_on_when_it_thaws(tmp_path: Path) -> None:
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert driver.stdout is not None
+        heard = (line.split() for line in driver.stdout)
+        workers = next([int(word) for word in words[1:]] for words in heard if words[0] == "checkpoint_completed")
+        assert len(workers) == 2 and all(alive(worker) for worker in workers)
+        driver.send_signal(signal.SIGSTOP)
+        poll(lambda: not any(alive(worker) for worker in workers), within_s=2 * LINE_TIMEOUT_S + SLACK_S)
+        driver.send_signal(signal.SIGCONT)
+        open_gate(tmp_path)
+        kinds = [words[0] for words in heard]
+        assert kinds[-1] == "finished" and "attempt_failed" in kinds
+    finally:
+        driver.send_signal(signal.SIGCONT)
+        driver.kill()
+        driver.communicate()
+    check_output(tmp_path, 40_000)

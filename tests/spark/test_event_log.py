@@ -30,6 +30,7 @@ def logged(tmp_path: Path) -> Iterator[Any]:
         **recommended_settings(),
         "spark.master": "local[2]",
         "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
         "spark.eventLog.dir": (tmp_path / "events").as_uri(),
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "OFF",

@@ -95,17 +95,24 @@ def _start(slot_count: int, name: str) -> SparkSession:
     from pyspark.conf import SparkConf
     from pyspark.sql import SparkSession
 
-    conf = SparkConf(loadDefaults=False).setAll(list(_embedded_settings(slot_count, name).items()))
     # Spark removes its own files when it ends; those of one that was killed are removed by the next that starts here.
     place = TemporaryPlace("spark").make()
     atexit.register(place.remove)
-    conf.set("spark.local.dir", place.path)
+    settings = {**_embedded_settings(slot_count, name), "spark.local.dir": place.path}
+    # What the JVM starts with is passed on to every session that it ever holds, also to a user's own after this one.
+    for_jvm = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    conf = SparkConf(loadDefaults=False).setAll(list({**settings, **_PRIVATE}.items()))
     with _environment({"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": LOOPBACK, **ENVIRONMENT}):
-        output = start_jvm(conf, loud=SPARK_LOG_VARIABLE in os.environ)
+        output = start_jvm(for_jvm, loud=SPARK_LOG_VARIABLE in os.environ)
         session: SparkSession = SparkSession.builder.config(conf=conf).getOrCreate()
     if output is not None:
         output.pass_on()
     return session
+
+
+_PRIVATE = {"spark.authenticate": "true", "spark.ui.killEnabled": "false"}
+"""Others on this machine reach the ports of the embedded Spark, too: they may neither run code in it nor end its jobs.
+In local mode Spark draws the secret itself, and shows it nowhere."""
 
 
 def _embedded_settings(slot_count: int, name: str) -> dict[str, str]:
@@ -115,10 +122,6 @@ def _embedded_settings(slot_count: int, name: str) -> dict[str, str]:
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
         "spark.log.level": os.environ.get(SPARK_LOG_VARIABLE, "OFF").upper(),
-        # Others on this machine reach its ports, too: they may neither run code in it nor end its jobs. In local mode
-        # Spark draws the secret itself, and shows it nowhere.
-        "spark.authenticate": "true",
-        "spark.ui.killEnabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(slot_count),
         **recommended_settings(),
