@@ -14,12 +14,13 @@ import pytest
 
 import weir
 from tests.unit.runtime.driving import two_tasks
+from tests.unit.runtime.stores import store_of
 from tests.unit.runtime.test_job import WITHIN_S, ObedientCluster, reach
 from tests.unit.service.test_jobs_cli import weir as command
 from weir import connectors as io
 from weir.config import Checkpoints, JobConfig, NoRestart, Settings
 from weir.errors import JobError, JobFailed, StorageUnavailable, UserCodeError, WeirError, shown
-from weir.ids import AttemptId
+from weir.ids import AttemptId, Lineage
 from weir.runtime import job as job_module
 from weir.runtime import storage as storage_module
 from weir.runtime.failures import for_driver, for_spark
@@ -65,7 +66,9 @@ def test_what_describes_a_job_hides_them() -> None:
     env = weir.Environment(checkpoints=checkpoints)
     source, sink = io.Files(URI, schema="n long", format="jsonl"), io.FileSink(URI, "jsonl")
     env.read(source, uid="in").write(sink, uid="out")
-    spec = TaskSpec("job", two_tasks(), AttemptId(1), "exactly_once", Settings(), "a", Lines(Secret("t")), URI)
+    spec = TaskSpec(
+        "job", two_tasks(), Lineage("l"), AttemptId(1), "exactly_once", Settings(), "a", Lines(Secret("t")), URI
+    )
     config = JobConfig("job", checkpoints, from_savepoint=URI)
     texts = [repr(each) for each in (checkpoints, env, source, sink, io.Collect(URI), config, spec)]
     texts += [env.explain(), env.explain("mermaid"), f"{RunLines.new(Settings(tls=True), 'elsewhere')}"]
@@ -108,7 +111,14 @@ def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, eventually: Callable[..
     monkeypatch.setitem(storage_module._registered, "canary", lambda uri: LocalStorage(str(tmp_path / _name(uri))))
     config = JobConfig("words", Checkpoints(every=None, to=URI), NoRestart(), Settings())
     place = location_below(URI, "words")
-    made = Job(two_tasks(), config, run="0123456789", session=None, storage=open_storage(place), storage_uri=place)  # type: ignore[arg-type]
+    made = Job(
+        two_tasks(),
+        config,
+        run="0123456789",
+        session=None,
+        store=store_of(open_storage(place), job="words"),
+        storage_uri=place,
+    )  # type: ignore[arg-type]
     made.start()
     reach(made, "running", eventually)
     yield made

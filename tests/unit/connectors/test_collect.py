@@ -48,7 +48,7 @@ def test_the_temporary_directory_goes_with_the_object_and_a_copy_does_not_take_i
 def test_nobody_else_may_look_into_the_temporary_directory() -> None:
     sink = Collect()
     for _ in range(2):  # the same object may be used again
-        sink.validate("job", "sink", False)
+        sink.validate(owner())
         assert Path(sink.path).stat().st_mode & 0o777 == 0o700
         sink.discard()
         assert not Path(sink.path).exists()

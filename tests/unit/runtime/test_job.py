@@ -20,7 +20,7 @@ from weir.runtime import job as job_module
 from weir.runtime.clock import Mailbox
 from weir.runtime.driver import Driver, Notice
 from weir.runtime.job import Job
-from weir.runtime.storage import MemoryStorage
+from weir.runtime.storage import MemoryStorage, open_storage
 from weir.snapshot.messages import (
     CheckpointCompleted,
     DeployTask,
@@ -122,10 +122,8 @@ class ObedientCluster:
     ) -> tuple[tuple[OperatorPart, ...], str | None]:
         if message.savepoint is None:
             return (), None
-        written = Path(message.savepoint) / "a state file"
-        if not written.parent.parent.is_file():
-            written.parent.mkdir(parents=True, exist_ok=True)
-            written.touch()
+        if not Path(message.savepoint).parent.is_file():
+            open_storage(message.savepoint).write("a state file", b"")
         return ((), self.export_error) if self.export_error else (parts, None)
 
     def _parts(self, subtask: SubtaskId) -> tuple[OperatorPart, ...]:
