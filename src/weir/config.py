@@ -118,6 +118,8 @@ class Checkpoints:
     tolerable_failures: consecutive failures before the attempt is failed
     retain:             how many completed checkpoints to keep
     memory_limit:       with to=None: the most that the driver holds
+    exclusive_storage:  True promises that no other process ever writes there; needed only where storage cannot create
+                        a file atomically, so that two drivers could both take themselves for the owner
     """
 
     every: Duration | None = "10s"
@@ -129,6 +131,7 @@ class Checkpoints:
     tolerable_failures: int = 3
     retain: int = 2
     memory_limit: Size = "256MB"
+    exclusive_storage: bool = False
 
     def __repr__(self) -> str:
         values = ((each.name, getattr(self, each.name)) for each in fields(self))
@@ -288,7 +291,13 @@ class Settings:
     """The pause before a failed commit is tried again: the first, and the longest. It doubles, and half is random."""
 
     storage_retries_max: int = 5
-    """Times that the driver looks again after a storage call with an unknown outcome."""
+    """Times that a storage call which failed, or got no reply, is tried again. 0: it is not."""
+
+    storage_backoff_initial: Duration = "100ms"
+    """Pause before the first of these tries; it doubles with each, and is cut by up to half at random."""
+
+    storage_backoff_max: Duration = "10s"
+    """Longest of these pauses."""
 
     outage_max: Duration = "6h"
     """How long a job waits for storage that is away. Such failures do not count for the restart strategy."""
@@ -313,7 +322,7 @@ class Settings:
         size_bytes(self.loop_disk_max, "Settings.loop_disk_max")
         for name in ("buffer_timeout", "watermark_interval", "heartbeat_interval", "heartbeat_timeout"):
             duration_ms(getattr(self, name), f"Settings.{name}")
-        for name in ("launch_timeout", "stop_timeout", "outage_max"):
+        for name in ("launch_timeout", "stop_timeout", "outage_max", "storage_backoff_initial", "storage_backoff_max"):
             duration_ms(getattr(self, name), f"Settings.{name}")
         for name in ("commit_retry_delay", "outage_retry_delay"):
             first_ms, longest_ms = (duration_ms(getattr(self, n), f"Settings.{n}") for n in (name, f"{name}_max"))

@@ -1,7 +1,7 @@
 """Storage by location: a URI or a local path in, the `Storage` port out.
 
 Also the storage that lives in memory, and the check that a location can be
-written. The implementations for files and object stores are in storage_files.py.
+written. The implementations are in storage_files.py, storage_objects.py and storage_hdfs.py.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from urllib.parse import quote, urlsplit
 from urllib.request import url2pathname
 
 import pyarrow as pa
-import pyarrow.fs as arrow_fs
 
 from weir.errors import ConfigError, JobError, StorageFull
 from weir.runtime.ports import Storage
-from weir.runtime.storage_files import ArrowStorage, LocalStorage, checked, translated
+from weir.runtime.storage_files import LocalStorage, checked
+from weir.runtime.storage_retry import DEFAULT_PATIENCE, Patience, PatientStorage
 
-KNOWN_SCHEMES = ("file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss")
+_OBJECT_STORES = ("s3", "gs", "gcs", "abfs", "abfss", "az")
+_HADOOP = ("hdfs", "viewfs")
+KNOWN_SCHEMES = ("file", *_OBJECT_STORES, *_HADOOP)
 _PROBE = "_weir_probe"
 
 StorageFactory = Callable[[str], Storage]
@@ -73,8 +75,28 @@ def location_below(location: str | os.PathLike[str], name: str) -> str:
     return f"{place.rstrip('/')}/{quote(name)}{mark}{options}"
 
 
-def open_storage(location: str | os.PathLike[str], create: bool = True) -> Storage:
-    """The storage at a local path or URI; `create` makes the directory when it is not there."""
+def shown_location(location: str | os.PathLike[str]) -> str:
+    """A location as messages name it: without the options of a URI, and without a password.
+
+    >>> shown_location("s3://key:secret@bucket/out?secret_access_key=x")
+    's3://***@bucket/out'
+    """
+    text = os.fspath(location)
+    scheme = scheme_of(text)
+    if scheme is None:
+        return text
+    uri = urlsplit(text)
+    user, mark, host = uri.netloc.rpartition("@")
+    # What stands before the @ is a container on Azure, a user on HDFS, and a secret everywhere else.
+    named = user if scheme in ("abfs", "abfss", *_HADOOP) and ":" not in user else "***"
+    return f"{uri.scheme}://{named + mark if mark else ''}{host}{uri.path.rstrip('/')}"
+
+
+def open_storage(
+    location: str | os.PathLike[str], create: bool = True, *, patience: Patience = DEFAULT_PATIENCE
+) -> Storage:
+    """The storage at a local path or URI; `create` makes the directory when it is not there. What is reached over a
+    network is asked again, with `patience`, when it does not answer."""
     text = absolute_location(location)
     scheme = scheme_of(text)
     if scheme in _registered:
@@ -86,9 +108,19 @@ def open_storage(location: str | os.PathLike[str], create: bool = True) -> Stora
             f"storage location {text!r}: the scheme {scheme!r} is not known; "
             f"use a local path or one of {', '.join(f'{known}://' for known in KNOWN_SCHEMES)}"
         )
-    with translated(text, "open"):
-        filesystem, root = arrow_fs.FileSystem.from_uri(text)
-    return ArrowStorage(filesystem, root, location=text, create=create)
+    return PatientStorage(_open_remote(text, scheme), patience)
+
+
+def _open_remote(text: str, scheme: str) -> ReadableStorage:
+    if scheme in _HADOOP:
+        from weir.runtime.storage_hdfs import open_hdfs
+
+        return open_hdfs(text, shown_location(text))
+    from weir.runtime.object_stores import open_object_store
+    from weir.runtime.storage_objects import ObjectStorage
+
+    opened = open_object_store(text, shown_location(text))
+    return ObjectStorage(opened.store, opened.root, location=shown_location(text), secrets=opened.secrets)
 
 
 def scheme_of(location: str) -> str | None:
@@ -101,16 +133,33 @@ def scheme_of(location: str) -> str | None:
     return head.lower() if separator and head.isidentifier() else None
 
 
-def open_writable(location: str | os.PathLike[str], what: str) -> Storage:
+def open_writable(location: str | os.PathLike[str], what: str, *, patience: Patience = DEFAULT_PATIENCE) -> Storage:
     """Open and probe a location for validation; `what` names it in the JobError."""
+    place = f"{what} at {shown_location(location)!r}"
     try:
-        storage = open_storage(location)
+        storage = open_storage(location, patience=patience)
     except ConfigError as error:
         raise ConfigError(f"{what}: {error}") from error
     except OSError as error:
-        raise _not_writable(f"{what} at {os.fspath(location)!r}", error) from error
-    check_writable(storage, f"{what} at {os.fspath(location)!r}")
+        raise _not_writable(place, error) from error
+    check_writable(storage, place)
     return storage
+
+
+def check_claimable(storage: Storage, location: str, *, exclusive: bool) -> None:
+    """Refuse storage in which two drivers could both take themselves for the owner of a job's checkpoints."""
+    try:
+        claimable = exclusive or storage.creates_atomically
+    except OSError as error:
+        raise _not_writable(
+            f"Checkpoints.to: the checkpoint location at {shown_location(location)!r}", error
+        ) from error
+    if not claimable:
+        raise ConfigError(
+            f"Checkpoints.to: {shown_location(location)!r} cannot create a file atomically, so two drivers of one job "
+            f"could not tell which of them owns its checkpoints. Choose other storage, or set "
+            f"Checkpoints(exclusive_storage=True) if no other process will ever write there"
+        )
 
 
 def check_writable(storage: Storage, what: str) -> None:

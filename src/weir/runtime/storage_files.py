@@ -1,9 +1,8 @@
-"""The `Storage` port over local files and over what pyarrow.fs reaches.
+"""The `Storage` port over local files.
 
-Local files are made durable with fsync, of the file and of its directory, and
-appear at once by a rename that does not replace (local_names.py). In an object store a
-closed stream is atomic and durable by itself. Errors leave as StorageFull,
-StorageUnavailable, FileNotFoundError or FileExistsError.
+They are made durable with fsync, of the file and of its directory, and appear
+at once by a rename that does not replace (local_names.py). Errors leave as
+StorageFull, StorageUnavailable, FileNotFoundError or FileExistsError.
 """
 
 from __future__ import annotations
@@ -12,21 +11,18 @@ import errno
 import filecmp
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pyarrow as pa
-import pyarrow.fs as arrow_fs
 
 from weir.errors import ProtocolViolation, StorageFull, StorageUnavailable, shown
 from weir.runtime.local_names import can_rename_exclusively, rename_exclusively
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NOT_PRUNED = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
-_TEMPORARY = ".weir-tmp-"
+TEMPORARY = ".weir-tmp-"
 """Files that begin like this are half-written and never listed."""
-
-_OBJECT_STORES = ("s3", "gcs", "abfs")
 
 
 def checked(path: str) -> str:
@@ -68,7 +64,7 @@ class LocalStorage:
     @property
     def creates_atomically(self) -> bool:
         with translated(self._root, "try a rename in"):
-            return can_rename_exclusively(self._root, _TEMPORARY)
+            return can_rename_exclusively(self._root, TEMPORARY)
 
     def write(self, path: str, data: pa.Buffer | bytes) -> None:
         target = self._at(path)
@@ -100,7 +96,7 @@ class LocalStorage:
     def list(self, path: str) -> list[str]:
         with translated(self._at(path), "list"):
             try:
-                return sorted(name for name in os.listdir(self._at(path)) if not name.startswith(_TEMPORARY))
+                return sorted(name for name in os.listdir(self._at(path)) if not name.startswith(TEMPORARY))
             except FileNotFoundError:
                 return []
 
@@ -146,7 +142,7 @@ class LocalStorage:
                     found = {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
             except FileNotFoundError:
                 return {}
-        return {name: found[name] for name in sorted(found) if not name.startswith(_TEMPORARY)}
+        return {name: found[name] for name in sorted(found) if not name.startswith(TEMPORARY)}
 
     def open_input(self, path: str) -> pa.NativeFile:
         with translated(self._at(path), "open"):
@@ -165,7 +161,7 @@ class LocalStorage:
     def _temporary(self, target: str, data: bytes) -> Iterator[str]:
         """A durable file beside the target with the content; gone afterwards."""
         _make_directories(os.path.dirname(target))
-        temporary = os.path.join(os.path.dirname(target), f"{_TEMPORARY}{uuid.uuid4().hex}")
+        temporary = os.path.join(os.path.dirname(target), f"{TEMPORARY}{uuid.uuid4().hex}")
         try:
             _write_durably(temporary, data)
             yield temporary
@@ -217,115 +213,3 @@ def _remove_tree(path: str) -> None:
                 os.unlink(os.path.join(directory, name))
         with suppress(FileNotFoundError):
             os.rmdir(directory)
-
-
-class ArrowStorage:
-    """A directory of a pyarrow file system: S3, GCS, Azure, HDFS …
-
-    In object stores `create` looks first and then publishes, which is not safe against two writers at the
-    same instant, and `move` is copy and delete. Elsewhere publish is a rename of a temporary file.
-    """
-
-    def __init__(self, filesystem: arrow_fs.FileSystem, root: str, *, location: str, create: bool = True) -> None:
-        self._fs = filesystem
-        self._root = root.rstrip("/")
-        self._location = location
-        self._is_object_store = filesystem.type_name in _OBJECT_STORES
-        if create and not self._is_object_store:
-            with translated(location, "create directory"):
-                filesystem.create_dir(self._root, recursive=True)
-
-    def __repr__(self) -> str:
-        return f"ArrowStorage({shown(self._location)!r})"
-
-    def write(self, path: str, data: pa.Buffer | bytes) -> None:
-        with translated(self._name(path), "write"):
-            self._write(self._at(path), data)
-
-    def publish(self, path: str, data: bytes) -> None:
-        target = self._at(path)
-        with translated(self._name(path), "publish"):
-            if self._is_object_store:
-                self._write(target, data)
-                return
-            temporary = f"{target.rpartition('/')[0]}/{_TEMPORARY}{uuid.uuid4().hex}"
-            self._write(temporary, data)
-            self._fs.move(temporary, target)
-
-    def create(self, path: str, data: bytes) -> bool:
-        with translated(self._name(path), "create"):
-            if self._type(path) != arrow_fs.FileType.NotFound:
-                return False
-        self.publish(path, data)
-        return True
-
-    def read(self, path: str) -> pa.Buffer:
-        with translated(self._name(path), "read"), self._fs.open_input_file(self._at(path)) as file:
-            return file.read_buffer()
-
-    def list(self, path: str) -> list[str]:
-        return sorted(info.base_name for info in self._below(path))
-
-    def delete(self, path: str) -> None:
-        with translated(self._name(path), "delete"), suppress(FileNotFoundError):
-            kind = self._type(path)
-            if kind == arrow_fs.FileType.Directory:
-                self._fs.delete_dir(self._at(path))
-            elif kind != arrow_fs.FileType.NotFound:
-                self._fs.delete_file(self._at(path))
-
-    def prune(self, path: str) -> None:
-        if self.is_directory(path) and not self.list(path):
-            self.delete(path)
-
-    @property
-    def creates_atomically(self) -> bool:
-        return False
-
-    def move(self, source: str, target: str) -> None:
-        with translated(self._name(source), f"move to {self._name(target)}:"):
-            if self._type(source) == arrow_fs.FileType.NotFound:
-                raise FileNotFoundError(f"{self._name(source)}: no such file")
-            if self._type(target) != arrow_fs.FileType.NotFound and self.read(source) != self.read(target):
-                raise FileExistsError(f"{self._name(target)} is there already")
-            self._make_parent(self._at(target))
-            self._fs.move(self._at(source), self._at(target))
-
-    def sizes(self, path: str) -> dict[str, int]:
-        files = [info for info in self._below(path) if info.type == arrow_fs.FileType.File]
-        return {info.base_name: info.size for info in sorted(files, key=lambda info: str(info.base_name))}
-
-    def open_input(self, path: str) -> pa.NativeFile:
-        with translated(self._name(path), "open"):
-            return self._fs.open_input_file(self._at(path))
-
-    def is_file(self, path: str) -> bool:
-        with translated(self._name(path), "look at"):
-            return bool(self._type(path) == arrow_fs.FileType.File)
-
-    def is_directory(self, path: str) -> bool:
-        with translated(self._name(path), "look at"):
-            return bool(self._type(path) == arrow_fs.FileType.Directory)
-
-    def _below(self, path: str) -> Sequence[arrow_fs.FileInfo]:
-        with translated(self._name(path), "list"):
-            found = self._fs.get_file_info(arrow_fs.FileSelector(self._at(path), allow_not_found=True))
-        return [info for info in found if not info.base_name.startswith(_TEMPORARY)]
-
-    def _write(self, target: str, data: pa.Buffer | bytes) -> None:
-        self._make_parent(target)
-        with self._fs.open_output_stream(target) as stream:
-            stream.write(data)
-
-    def _make_parent(self, target: str) -> None:
-        if not self._is_object_store:
-            self._fs.create_dir(target.rpartition("/")[0], recursive=True)
-
-    def _type(self, path: str) -> arrow_fs.FileType:
-        return self._fs.get_file_info(self._at(path)).type
-
-    def _at(self, path: str) -> str:
-        return f"{self._root}/{checked(path)}" if checked(path) else self._root
-
-    def _name(self, path: str) -> str:
-        return f"{shown(self._location)}/{path}"

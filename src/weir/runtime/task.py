@@ -32,6 +32,7 @@ from weir.runtime.memory import Allocator
 from weir.runtime.ports import Storage
 from weir.runtime.savepoints import Origin
 from weir.runtime.storage import open_storage
+from weir.runtime.storage_retry import patience_of
 from weir.runtime.worker import Worker, WorkerConfig, WorkerPorts
 from weir.snapshot.manifest import Manifest, decode
 from weir.snapshot.messages import CheckpointCompleted, DeployTask, StopTask, TaskFailed, TaskRegistered, ToTask
@@ -193,7 +194,7 @@ class _Task:
         if self._spec.storage_uri is None:
             self._remote_storage = RemoteStorage(self._spec.control_address, self._spec.lines)
             return self._remote_storage
-        return open_storage(self._spec.storage_uri)
+        return open_storage(self._spec.storage_uri, patience=patience_of(self._spec.settings))
 
     def _with_directory(self, storage: Storage) -> Storage:
         """Make the task's local directory, where one is wanted, and keep copies there of what goes to storage."""

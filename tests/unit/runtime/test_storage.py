@@ -159,7 +159,7 @@ def test_a_file_system_that_can_only_replace_says_so(tmp_path: Path, monkeypatch
 
 def test_a_half_written_temporary_file_is_never_listed(tmp_path: Path) -> None:
     storage = LocalStorage(str(tmp_path))
-    (tmp_path / f"{storage_files._TEMPORARY}abc").write_bytes(b"half")
+    (tmp_path / f"{storage_files.TEMPORARY}abc").write_bytes(b"half")
     assert storage.list("") == []
     assert storage.sizes("") == {}
 

@@ -1,0 +1,235 @@
+"""The `Storage` port over object stores: S3, Google Cloud Storage, Azure.
+
+An object appears whole or not at all, and is durable when the store says so. What is created
+once is put on the condition that nothing is there, and decided by reading it back when the store
+says that something is: its first reply may have been lost. There are no directories and no
+renames: a move is a copy on the same condition, then a delete.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import obstore
+import pyarrow as pa
+
+from weir.errors import StorageFull, StorageUnavailable
+from weir.runtime.ranged_reads import ranged_file
+from weir.runtime.storage_files import TEMPORARY, checked
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+PART_BYTES = 8 << 20
+"""Larger files are uploaded in parts of this size."""
+PARTS_AT_ONCE_MAX = 4
+CARRIED_BYTES_MAX = 4 << 20
+"""Smaller files are moved through this process, which takes fewer requests than a copy within the store."""
+DELETED_AT_ONCE_MAX = 1_000
+DELETE_ROUNDS_MAX = 10
+
+_NO_ROOM = re.compile(r"StorageFull|QuotaExceeded|InsufficientCapacity|InsufficientStorage|\b507\b|No space left")
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
+_QUERY = re.compile(r"(\w+://[^\s?]+)\?\S+")
+
+
+class ObjectStorage:
+    """A directory of a bucket. May be used by many threads."""
+
+    def __init__(self, store: ObjectStore, root: str, *, location: str, secrets: Sequence[str] = ()) -> None:
+        self._store = store
+        self._root = root
+        self._location = location
+        self._secrets = secrets
+
+    def __repr__(self) -> str:
+        return f"ObjectStorage({self._location!r})"
+
+    @property
+    def creates_atomically(self) -> bool:
+        """Tried out: there are servers that ignore the condition, and some that refuse it."""
+        probe = self._at(f"{TEMPORARY}{uuid.uuid4().hex}")
+        with self._translated(self._location, "try a conditional put in"):
+            try:
+                obstore.put(self._store, probe, b"first", mode="create")
+                obstore.put(self._store, probe, b"second", mode="create")
+            except obstore.exceptions.AlreadyExistsError:
+                return bytes(obstore.get(self._store, probe).bytes()) == b"first"
+            except (obstore.exceptions.NotSupportedError, NotImplementedError):
+                return False
+            finally:
+                self._delete_file(probe)
+        return False
+
+    def write(self, path: str, data: pa.Buffer | bytes) -> None:
+        with self._translated(self._name(path), "write"):
+            self._put(self._at(path), data)
+
+    def publish(self, path: str, data: bytes) -> None:
+        with self._translated(self._name(path), "publish"):
+            self._put(self._at(path), data)
+
+    def create(self, path: str, data: bytes) -> bool:
+        with self._translated(self._name(path), "create"):
+            return self._create(self._at(path), data)
+
+    def read(self, path: str) -> pa.Buffer:
+        with self._translated(self._name(path), "read"):
+            return self._get(self._at(path))
+
+    def list(self, path: str) -> list[str]:
+        directories, objects = self._below(path)
+        return sorted({*directories, *objects})
+
+    def delete(self, path: str) -> None:
+        key = self._at(path)
+        with self._translated(self._name(path), "delete"):
+            if checked(path):
+                self._delete_file(key)
+            for _ in range(DELETE_ROUNDS_MAX):
+                try:
+                    return self._delete_below(key)
+                except FileNotFoundError:
+                    continue  # another one deletes here, too: look again what is left
+            raise StorageUnavailable(f"files vanished in each of {DELETE_ROUNDS_MAX} rounds; who else deletes there?")
+
+    def prune(self, path: str) -> None:
+        """There are no directories without files here."""
+
+    def move(self, source: str, target: str) -> None:
+        old, new = self._at(source), self._at(target)
+        with self._translated(self._name(source), f"move to {self._name(target)}:"):
+            if not self._copied(old, new) and not self._are_twins(old, new):
+                raise FileExistsError(f"{self._name(target)} is there already, with other content")
+            self._delete_file(old)
+
+    def sizes(self, path: str) -> dict[str, int]:
+        return dict(sorted(self._below(path)[1].items()))
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        with self._translated(self._name(path), "open"):
+            head = obstore.head(self._store, self._at(path))
+
+        def fetch(start: int, end: int) -> memoryview:
+            # Of one and the same version of the file, whatever happens to it meanwhile.
+            options: Any = {"range": (start, end)} | ({"if_match": head["e_tag"]} if head["e_tag"] else {})
+            with self._translated(self._name(path), "read"):
+                return memoryview(obstore.get(self._store, self._at(path), options=options).bytes())
+
+        return ranged_file(fetch, head["size"])
+
+    def is_file(self, path: str) -> bool:
+        if not self._at(path):
+            return False
+        with self._translated(self._name(path), "look at"):
+            try:
+                obstore.head(self._store, self._at(path))
+            except FileNotFoundError:
+                return False
+            return True
+
+    def is_directory(self, path: str) -> bool:
+        with self._translated(self._name(path), "look at"):
+            return any(len(found) for found in obstore.list(self._store, self._at(path) or None, chunk_size=1))
+
+    def _create(self, key: str, data: pa.Buffer | bytes) -> bool:
+        try:
+            obstore.put(self._store, key, _bytes_of(data), mode="create")
+            return True
+        except obstore.exceptions.AlreadyExistsError:
+            pass
+        try:
+            return bool(self._get(key) == pa.py_buffer(data))
+        except FileNotFoundError:
+            raise StorageUnavailable("the store said that it is there, and it is not; try again") from None
+
+    def _put(self, key: str, data: pa.Buffer | bytes) -> None:
+        obstore.put(self._store, key, _bytes_of(data), chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE_MAX)
+
+    def _get(self, key: str) -> pa.Buffer:
+        return pa.py_buffer(obstore.get(self._store, key).bytes())
+
+    def _below(self, path: str) -> tuple[set[str], dict[str, int]]:
+        """The directories directly below, and the files with their lengths."""
+        with self._translated(self._name(path), "list"):
+            found = obstore.list_with_delimiter(self._store, self._at(path) or None)
+        directories = {_last(prefix) for prefix in found["common_prefixes"]}
+        objects = {_last(item["path"]): item["size"] for item in found["objects"]}
+        return directories, {name: size for name, size in objects.items() if not name.startswith(TEMPORARY)}
+
+    def _copied(self, old: str, new: str) -> bool:
+        """Copy, or False when something has the new name."""
+        if obstore.head(self._store, old)["size"] <= CARRIED_BYTES_MAX:
+            return self._create(new, self._get(old))
+        try:
+            obstore.copy(self._store, old, new, overwrite=False)
+        except obstore.exceptions.AlreadyExistsError:
+            return False
+        return True
+
+    def _are_twins(self, old: str, new: str) -> bool:
+        size = obstore.head(self._store, old)["size"]
+        if obstore.head(self._store, new)["size"] != size:
+            return False
+        for start in range(0, size, PART_BYTES):
+            end = min(start + PART_BYTES, size)
+            first, second = (obstore.get_range(self._store, key, start=start, end=end) for key in (old, new))
+            if memoryview(first) != memoryview(second):
+                return False
+        return True
+
+    def _delete_below(self, key: str) -> None:
+        for found in obstore.list(self._store, key or None, chunk_size=DELETED_AT_ONCE_MAX):
+            obstore.delete(self._store, [str(item["path"]) for item in found])
+
+    def _delete_file(self, key: str) -> None:
+        with suppress(FileNotFoundError):
+            obstore.delete(self._store, key)
+
+    def _at(self, path: str) -> str:
+        return "/".join(part for part in (self._root, checked(path)) if part)
+
+    def _name(self, path: str) -> str:
+        return f"{self._location}/{path}" if path else self._location
+
+    @contextmanager
+    def _translated(self, where: str, action: str) -> Iterator[None]:
+        """Turn what obstore raises into what the port promises, in one line and without secrets."""
+        try:
+            yield
+        except FileExistsError:
+            raise
+        except FileNotFoundError as error:
+            if (
+                "NoSuchBucket" in str(error)
+                or "ContainerNotFound" in str(error)
+                or "bucket does not exist" in str(error)
+            ):
+                raise StorageUnavailable(f"{action} {where}: there is no such bucket") from None
+            raise FileNotFoundError(f"{where}: no such file") from None
+        except StorageUnavailable as error:
+            raise StorageUnavailable(f"{action} {where}: {error}") from None
+        except (obstore.exceptions.BaseError, OSError, ValueError, NotImplementedError) as error:
+            cause = self._redacted(str(error)) or type(error).__name__
+            kind = StorageFull if _NO_ROOM.search(str(error)) else StorageUnavailable
+            raise kind(f"{action} {where}: {cause}") from None
+
+    def _redacted(self, text: str) -> str:
+        # The first line says what happened; those below it are of interest to obstore's authors only.
+        line = _QUERY.sub(r"\1", text.split("\n", 1)[0].strip())
+        for secret in self._secrets:
+            line = line.replace(secret, "***")
+        return line
+
+
+def _bytes_of(data: pa.Buffer | bytes) -> Any:
+    """As obstore wants it."""
+    return memoryview(data).cast("B")
+
+
+def _last(key: str) -> str:
+    return key.rpartition("/")[2]

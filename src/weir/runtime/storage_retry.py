@@ -1,0 +1,155 @@
+"""A layer around the storage port that tries again, with growing and jittered pauses.
+
+Comes in: a Storage whose calls may fail, or do their work and lose the reply. Goes out: the same
+port, whose calls fail only when a named number of tries has. A repeated call never takes its own
+earlier work for somebody else's: a create is decided by reading back, a move by looking.
+Randomness and waiting are passed in. StorageFull and missing files are answers, not failures.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
+
+from weir.config import Settings, duration_ms
+from weir.errors import StorageFull, StorageUnavailable
+
+if TYPE_CHECKING:
+    from weir.runtime.storage import ReadableStorage
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How often, and how far apart, a storage call is tried again."""
+
+    retries_max: int = Settings.storage_retries_max
+    initial_ms: int = duration_ms(Settings.storage_backoff_initial)
+    maximum_ms: int = duration_ms(Settings.storage_backoff_max)
+
+    def pause_ms(self, failures: int, draw: float) -> float:
+        """How long to wait after so many failures in a row. `draw`, between 0 and 1, keeps callers that failed
+        together from coming back together."""
+        return min(self.maximum_ms, self.initial_ms * 2.0 ** (failures - 1)) * (0.5 + draw / 2)
+
+
+DEFAULT_PATIENCE = Patience()
+
+
+def patience_of(settings: Settings) -> Patience:
+    return Patience(
+        settings.storage_retries_max,
+        duration_ms(settings.storage_backoff_initial, "Settings.storage_backoff_initial"),
+        duration_ms(settings.storage_backoff_max, "Settings.storage_backoff_max"),
+    )
+
+
+class PatientStorage:
+    """A storage that is asked again. May be used by many threads if the one inside may."""
+
+    def __init__(
+        self,
+        storage: ReadableStorage,
+        patience: Patience,
+        *,
+        pause_s: Callable[[float], None] = time.sleep,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._storage = storage
+        self._patience = patience
+        self._pause_s = pause_s
+        self._draw = draw
+
+    def __repr__(self) -> str:
+        return f"PatientStorage({self._storage!r})"
+
+    @property
+    def creates_atomically(self) -> bool:
+        return self._patiently(lambda: self._storage.creates_atomically)
+
+    def write(self, path: str, data: pa.Buffer | bytes) -> None:
+        self._patiently(lambda: self._storage.write(path, data))
+
+    def publish(self, path: str, data: bytes) -> None:
+        self._patiently(lambda: self._storage.publish(path, data))
+
+    def create(self, path: str, data: bytes) -> bool:
+        lost_replies = 0
+
+        def act() -> bool:
+            nonlocal lost_replies
+            try:
+                return self._storage.create(path, data)
+            except StorageUnavailable:
+                lost_replies += 1
+                raise
+
+        return self._patiently(act) or (lost_replies > 0 and self._holds(path, data))
+
+    def read(self, path: str) -> pa.Buffer:
+        return self._patiently(lambda: self._storage.read(path))
+
+    def list(self, path: str) -> list[str]:
+        return self._patiently(lambda: self._storage.list(path))
+
+    def delete(self, path: str) -> None:
+        self._patiently(lambda: self._storage.delete(path))
+
+    def prune(self, path: str) -> None:
+        self._patiently(lambda: self._storage.prune(path))
+
+    def move(self, source: str, target: str) -> None:
+        lost_replies = 0
+
+        def act() -> None:
+            nonlocal lost_replies
+            try:
+                self._storage.move(source, target)
+            except StorageUnavailable:
+                lost_replies += 1
+                raise
+            except FileNotFoundError:
+                # Ours may be the move that took it there.
+                if lost_replies == 0 or not self._storage.is_file(target):
+                    raise
+
+        self._patiently(act)
+
+    def sizes(self, path: str) -> dict[str, int]:
+        return self._patiently(lambda: self._storage.sizes(path))
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        return self._patiently(lambda: self._storage.open_input(path))
+
+    def is_file(self, path: str) -> bool:
+        return self._patiently(lambda: self._storage.is_file(path))
+
+    def is_directory(self, path: str) -> bool:
+        return self._patiently(lambda: self._storage.is_directory(path))
+
+    def _holds(self, path: str, data: bytes) -> bool:
+        try:
+            return bool(self.read(path) == pa.py_buffer(data))
+        except FileNotFoundError:
+            return False
+
+    def _patiently(self, act: Callable[[], T]) -> T:
+        failures = 0
+        while True:
+            try:
+                return act()
+            except StorageFull:
+                raise
+            except StorageUnavailable as error:
+                failures += 1
+                if failures > self._patience.retries_max:
+                    if failures == 1:
+                        raise
+                    raise StorageUnavailable(f"{error} (tried {failures} times)") from error
+            self._pause_s(self._patience.pause_ms(failures, self._draw()) / 1000)

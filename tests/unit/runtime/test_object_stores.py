@@ -1,0 +1,138 @@
+"""Object stores by URI, and what their errors say. No server is needed: the one that is asked here refuses."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import obstore
+import pytest
+from obstore.store import MemoryStore
+
+from weir.errors import ConfigError, StorageUnavailable
+from weir.runtime.object_stores import open_object_store
+from weir.runtime.storage import check_claimable, location_below, open_storage, shown_location
+from weir.runtime.storage_objects import ObjectStorage
+from weir.runtime.storage_retry import Patience
+
+CANARY = "canary-7f3a"
+ONCE = Patience(retries_max=0, initial_ms=0, maximum_ms=0)
+NOWHERE = "endpoint=http://127.0.0.1:9&allow_http=true&region=us-east-1"
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("ENDPOINT_URL", "ENDPOINT", "ALLOW_HTTP", "ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
+    yield
+
+
+def test_options_of_the_uri_configure_the_store() -> None:
+    opened = open_object_store("s3://bucket/a%20b/c/?region=eu-west-1&endpoint=https://host:9000&timeout=7s", "shown")
+    assert opened.root == "a b/c"
+    config = opened.store.config  # type: ignore[union-attr]
+    assert config["region"] == "eu-west-1" and config["endpoint"] == "https://host:9000"  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize(
+    ("uri", "kind"),
+    [
+        ("s3://bucket/x?region=eu-west-1", "S3Store"),
+        ("gs://bucket/x?skip_signature=true", "GCSStore"),
+        ("gcs://bucket/x?skip_signature=true", "GCSStore"),
+        ("abfss://container@account.dfs.core.windows.net/x?account_key=a2V5", "AzureStore"),
+        ("az://container/x?account_name=account&account_key=a2V5", "AzureStore"),
+    ],
+)
+def test_every_scheme_opens_its_store(uri: str, kind: str) -> None:
+    opened = open_object_store(uri, "shown")
+    assert type(opened.store).__name__ == kind
+    assert opened.root == "x"
+
+
+def test_what_pyarrow_took_is_still_taken() -> None:
+    opened = open_object_store("s3://key:secret@bucket/x?endpoint_override=host:9000&scheme=https", "shown")
+    config = opened.store.config  # type: ignore[union-attr]
+    assert config["endpoint"] == "https://host:9000"  # type: ignore[typeddict-item]
+    assert config["access_key_id"] == "key" and config["secret_access_key"] == "secret"  # type: ignore[typeddict-item]
+
+
+def test_an_unknown_option_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"s3://bucket/x'.*nonsense.*region and endpoint"):
+        open_storage("s3://bucket/x?nonsense=1")
+
+
+def test_an_unencrypted_endpoint_must_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"http://host is not encrypted.*allow_http=true"):
+        open_storage("s3://bucket/x?endpoint=http://host")
+    open_storage("s3://bucket/x?endpoint=http://host&allow_http=true")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://other")
+    with pytest.raises(ConfigError, match="http://other is not encrypted"):
+        open_storage("s3://bucket/x")
+
+
+def test_a_location_without_a_bucket_is_refused() -> None:
+    with pytest.raises(ConfigError, match="names no bucket"):
+        open_storage("s3:///x")
+
+
+def test_no_credential_shows_in_any_text() -> None:
+    uri = f"s3://{CANARY}id:{CANARY}x@bucket/out?{NOWHERE}&session_token={CANARY}y"
+    storage = open_storage(location_below(uri, "job"), patience=ONCE)
+    texts = [repr(storage), str(storage), shown_location(uri)]
+    for call in (storage.read, storage.list, storage.delete, lambda path: storage.write(path, b"x")):
+        with pytest.raises(StorageUnavailable) as raised:
+            call("file")
+        texts += [str(raised.value), repr(raised.value), str(pickle.dumps(raised.value))]
+        assert raised.value.__cause__ is None
+    with pytest.raises(ConfigError) as refused:
+        open_storage(f"{uri}&nonsense={CANARY}")
+    texts.append(str(refused.value))
+    assert [text for text in texts if CANARY in text] == []
+    assert "s3://***@bucket/out/job/file" in texts[3]
+
+
+def test_an_error_is_one_line_that_names_the_call_and_the_file() -> None:
+    storage = open_storage(f"s3://bucket/out?{NOWHERE}&access_key_id=a&secret_access_key=b", patience=ONCE)
+    with pytest.raises(StorageUnavailable, match=r"^read s3://bucket/out/file: .*HTTP error[^\n]*$"):
+        storage.read("file")
+
+
+class Careless:
+    """What an S3 server does that does not know conditions: it ignores them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        honest = obstore.put
+        monkeypatch.setattr(
+            "weir.runtime.storage_objects.obstore.put",
+            lambda store, path, data, **options: honest(store, path, data),
+        )
+
+
+def test_a_store_that_ignores_conditions_is_found_out_and_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = ObjectStorage(MemoryStore(), "root", location="s3://careless/root")
+    assert storage.creates_atomically
+    Careless(monkeypatch)
+    assert not storage.creates_atomically
+    with pytest.raises(ConfigError, match=r"s3://careless/root.*exclusive_storage=True"):
+        check_claimable(storage, "s3://careless/root?secret_access_key=x", exclusive=False)
+    check_claimable(storage, "s3://careless/root", exclusive=True)
+    assert storage.list("") == []
+
+
+def test_a_create_that_finds_its_own_content_has_succeeded() -> None:
+    """The request is repeated below us when its reply is lost, and then finds what it made itself."""
+    storage = ObjectStorage(MemoryStore(), "root", location="s3://bucket/root")
+    storage.write("claim", b"mine")
+    assert storage.create("claim", b"mine")
+    assert not storage.create("claim", b"theirs")
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error() -> None:
+    storage = ObjectStorage(MemoryStore(), "root", location="s3://bucket/root")
+    storage.write("file", b"0" * (3 << 20))
+    with storage.open_input("file") as file:
+        assert file.read(3) == b"000"
+        storage.write("file", b"1" * (3 << 20))
+        with pytest.raises(StorageUnavailable, match=r"s3://bucket/root/file.*precondition"):
+            file.read(3 << 20)

@@ -1,0 +1,123 @@
+"""Storage calls that are tried again: how often, how far apart, and what a repeated call makes of its own work."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from weir.config import Settings
+from weir.errors import StorageFull, StorageUnavailable
+from weir.runtime.storage import MemoryStorage
+from weir.runtime.storage_retry import Patience, PatientStorage, patience_of
+
+PATIENCE = Patience(retries_max=3, initial_ms=100, maximum_ms=250)
+
+
+class Scripted(MemoryStorage):
+    """Fails as the script says, call by call: before its work, or after it."""
+
+    def __init__(self, *script: str) -> None:
+        super().__init__(1 << 20)
+        self.script = list(script)
+        self.calls = 0
+
+    def create(self, path: str, data: bytes) -> bool:
+        return self._play(lambda: super(Scripted, self).create(path, data))
+
+    def move(self, source: str, target: str) -> None:
+        self._play(lambda: super(Scripted, self).move(source, target))
+
+    def read(self, path: str):  # type: ignore[no-untyped-def]
+        return self._play(lambda: super(Scripted, self).read(path))
+
+    def _play(self, act: Callable[[], object]) -> object:  # type: ignore[return]
+        self.calls += 1
+        step = self.script.pop(0) if self.script else "ok"
+        if step == "full":
+            raise StorageFull("no room")
+        if step == "refused":
+            raise StorageUnavailable("refused")
+        result = act()
+        if step == "lost":
+            raise StorageUnavailable("no reply")
+        return result
+
+
+class Stand:
+    def __init__(self, *script: str, patience: Patience = PATIENCE) -> None:
+        self.inner = Scripted(*script)
+        self.pauses_s: list[float] = []
+        self.storage = PatientStorage(self.inner, patience, pause_s=self.pauses_s.append, draw=lambda: 1.0)
+
+
+def test_a_call_is_tried_again_with_pauses_that_double_up_to_the_limit() -> None:
+    stand = Stand("refused", "refused", "refused")
+    assert stand.storage.create("claim", b"mine")
+    assert stand.inner.calls == 4
+    assert stand.pauses_s == [0.1, 0.2, 0.25]
+
+
+def test_pauses_are_cut_by_up_to_half_so_that_callers_spread() -> None:
+    rng = random.Random(1)
+    pauses = [PATIENCE.pause_ms(1, rng.random()) for _ in range(1_000)]
+    assert 50 <= min(pauses) < 55 and 95 < max(pauses) <= 100
+
+
+def test_it_gives_up_after_the_named_number_of_tries_and_says_so() -> None:
+    stand = Stand(*["refused"] * 10)
+    with pytest.raises(StorageUnavailable, match=r"refused \(tried 4 times\)"):
+        stand.storage.read("file")
+    assert stand.inner.calls == 4
+
+
+def test_no_retries_means_one_try_without_a_pause() -> None:
+    stand = Stand("refused", patience=patience_of(Settings(storage_retries_max=0)))
+    with pytest.raises(StorageUnavailable, match=r"^refused$"):
+        stand.storage.read("file")
+    assert stand.inner.calls == 1 and stand.pauses_s == []
+    assert stand.storage.create("claim", b"mine")
+
+
+@pytest.mark.parametrize(("step", "error"), [("full", StorageFull), ("ok", FileNotFoundError)])
+def test_answers_are_not_tried_again(step: str, error: type[Exception]) -> None:
+    stand = Stand(step)
+    with pytest.raises(error):
+        stand.storage.read("nothing")
+    assert stand.inner.calls == 1
+
+
+def test_a_create_whose_reply_was_lost_is_known_by_its_content() -> None:
+    assert Stand("lost").storage.create("claim", b"mine") is True
+    beaten = Stand("refused", "lost")
+    beaten.inner.write("claim", b"theirs")
+    assert beaten.storage.create("claim", b"mine") is False
+
+
+def test_a_create_that_was_answered_is_not_read_back() -> None:
+    stand = Stand()
+    stand.inner.write("claim", b"mine")
+    assert stand.storage.create("claim", b"mine") is False
+    assert stand.inner.calls == 1
+
+
+def test_a_move_whose_reply_was_lost_has_happened() -> None:
+    stand = Stand("lost")
+    stand.inner.write("pending", b"rows")
+    stand.storage.move("pending", "part")
+    assert stand.inner.list("") == ["part"]
+
+
+def test_a_move_of_a_file_that_never_was_is_refused_also_after_a_failure() -> None:
+    with pytest.raises(FileNotFoundError):
+        Stand("refused").storage.move("pending", "part")
+
+
+def test_a_move_never_takes_anothers_file_for_its_own() -> None:
+    stand = Stand("refused")
+    stand.inner.write("pending", b"rows")
+    stand.inner.write("part", b"other rows")
+    with pytest.raises(FileExistsError):
+        stand.storage.move("pending", "part")
+    assert stand.inner.read("pending").to_pybytes() == b"rows"
