@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
-from weir.runtime.storage import absolute_location, open_storage
+from weir.runtime.storage import absolute_location, location_below, open_storage, scheme_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +33,9 @@ PLANNING = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
 }
 """Spark's settings while a DataFrame is planned, as far as the user has not chosen."""
+
+_HADOOP_SCHEMES = {"s3": "s3a", "gcs": "gs"}
+"""Where Hadoop has another name for the same storage."""
 
 _REPLAYABLE_NODES = frozenset({"Project", "Filter", "SubqueryAlias", "LogicalRelation", "LocalRelation", "Range"})
 """Narrow, and in the order of what lies below; all others may bring rows in another order next time."""
@@ -82,24 +85,28 @@ def _each(sequence: Any) -> list[Any]:
 def copied(frame: DataFrame, location: str, *, reuse: bool) -> DataFrame:
     """The DataFrame as parquet files at `location`; with `reuse`, as they are if an earlier run has completed them."""
     session = frame.sparkSession
-    storage = open_storage(location)
+    storage, rows = open_storage(location), _spark_location(location_below(location, "rows"))
     if not (reuse and COPY_MARKER in storage.list("")):
         storage.delete(COPY_MARKER)
         # Column names by number: parquet does not take all that Spark does.
         numbered = frame.toDF(*[f"c{index}" for index in range(len(frame.columns))])
-        numbered.write.mode("overwrite").parquet(f"{_spark_location(location)}/rows")
+        numbered.write.mode("overwrite").parquet(rows)
         storage.publish(COPY_MARKER, json.dumps({"columns": frame.columns}).encode())
-    return session.read.parquet(f"{_spark_location(location)}/rows")
+    return session.read.parquet(rows)
 
 
 def _spark_location(location: str) -> str:
-    """The location as Hadoop spells it, which unlike a URI takes every character of a path literally."""
+    """The location as Hadoop spells it, which unlike a URI takes every character of a path literally. Options at the
+    end of a URI, and credentials in it, are Weir's: Hadoop has settings of its own for these."""
     text = absolute_location(location)
-    if text.startswith("s3://"):
-        return "s3a" + text[2:]
-    if text.startswith("file://"):
-        text = url2pathname(urlsplit(text).path)
-    return text if "://" in text else f"file://{text}"
+    scheme = scheme_of(text)
+    if scheme is None:
+        return f"file://{text}"
+    uri = urlsplit(text)
+    if scheme == "file":
+        return f"file://{url2pathname(uri.path)}"
+    host = uri.netloc.rpartition("@")[2] if scheme == "s3" else uri.netloc
+    return f"{_HADOOP_SCHEMES.get(scheme, scheme)}://{host}{unquote(uri.path)}"
 
 
 # --- Fingerprints -------------------------------------------------------------------------------------

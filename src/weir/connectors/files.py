@@ -21,7 +21,15 @@ from weir.connectors.parquet_split import file_schema
 from weir.connectors.split_readers import OnError, Reading
 from weir.errors import ConfigError, SchemaError, shown
 from weir.operators.source import Source, SourceReader
-from weir.runtime.storage import ReadableStorage, absolute_location, open_storage, open_writable, readable
+from weir.runtime.storage import (
+    ReadableStorage,
+    absolute_location,
+    open_storage,
+    open_writable,
+    readable,
+    shown_location,
+    split_location,
+)
 from weir.schema import format_schema, parse_schema
 
 TEXT_SCHEMA = pa.schema([("value", pa.string())])
@@ -121,14 +129,14 @@ class Files(Source):
         return reading, lambda: wanted(storage.sizes(""), pattern)
 
     def _located(self) -> tuple[ReadableStorage, str, str]:
-        """The storage of the directory, its location, and the pattern of the names to read."""
-        storage = readable(open_storage(self.path, create=False))
+        """The storage of the directory, how messages name it, and the pattern of the names to read."""
+        storage, where = readable(open_storage(self.path, create=False)), shown_location(self.path)
         if storage.is_file(""):
-            directory, _, file = self.path.rpartition("/")
-            return readable(open_storage(directory, create=False)), directory, _literally(file)
+            directory, file = split_location(self.path)
+            return readable(open_storage(directory, create=False)), shown_location(directory), _literally(file)
         if not storage.is_directory(""):
-            raise ConfigError(f"there is no file or directory at {self.path}; mend the path, or create the directory")
-        return storage, self.path, self.pattern
+            raise ConfigError(f"there is no file or directory at {where}; mend the path, or create the directory")
+        return storage, where, self.pattern
 
     def _reading(self, storage: ReadableStorage, directory: str, *, operator: str, uid: str) -> Reading:
         return Reading(

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable
 from typing import Protocol, cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 from urllib.request import url2pathname
 
 import pyarrow as pa
@@ -73,6 +73,19 @@ def location_below(location: str | os.PathLike[str], name: str) -> str:
         return os.path.join(text, name)
     place, mark, options = text.partition("?")
     return f"{place.rstrip('/')}/{quote(name)}{mark}{options}"
+
+
+def split_location(location: str) -> tuple[str, str]:
+    """The directory that a location lies in, as a location, and its name there.
+
+    >>> split_location("s3://bucket/in/a%20file?endpoint=https://host")
+    ('s3://bucket/in?endpoint=https://host', 'a file')
+    """
+    if scheme_of(location) is None:
+        return os.path.split(location)
+    place, mark, options = location.partition("?")
+    directory, _, name = place.rstrip("/").rpartition("/")
+    return f"{directory}{mark}{options}", unquote(name)
 
 
 def shown_location(location: str | os.PathLike[str]) -> str:
