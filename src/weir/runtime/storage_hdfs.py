@@ -31,6 +31,8 @@ CLIENT_OPTIONS = {
     "dfs.client.socket-timeout": "60000",
 }
 DIRECTORY_MODE = 0o755
+PIECE_BYTES = 8 << 20
+"""What is copied at once on its way to the data nodes."""
 
 _NO_ROOM = ("QuotaExceeded", "could only be written to 0 of", "No space left", "OutOfSpace")
 _NOT_A_DIRECTORY = ("ParentNotDirectoryException", "is not a directory")
@@ -144,9 +146,11 @@ class HdfsStorage:
     def _write(self, target: str, data: pa.Buffer | bytes) -> None:
         from hdfs_native import WriteOptions
 
+        view = memoryview(data)
         with self._client.create(target, WriteOptions(overwrite=True, create_parent=True)) as file:
-            if len(memoryview(data)):
-                file.write(data)
+            for start in range(0, len(view), PIECE_BYTES):
+                # As bytes: the client takes other buffers apart one by one.
+                file.write(bytes(view[start : start + PIECE_BYTES]))
 
     def _read(self, target: str) -> pa.Buffer:
         reader = self._client.read(target)

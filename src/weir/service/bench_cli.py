@@ -15,6 +15,7 @@ import typer
 from weir.service.bench_nexmark_cli import bench_nexmark
 from weir.service.bench_run import run_workload
 from weir.service.bench_state_cli import state_application
+from weir.service.bench_store_cli import bench_checkpoint_store
 
 if TYPE_CHECKING:
     from weir.service.bench.harness import Options, Report
@@ -57,6 +58,7 @@ def bench_application() -> typer.Typer:
     app.command("latency")(bench_latency)
     app.command("recovery")(bench_recovery)
     app.command("checkpoint-cost")(bench_checkpoint_cost)
+    app.command("checkpoint-store")(bench_checkpoint_store)
     app.command("soak")(bench_soak)
     app.add_typer(state_application(), name="state")
     return app
