@@ -17,17 +17,25 @@ CHECK_SEEDS := 300
 
 export PYTHON
 
-.PHONY: help demo test check lint format sim bench clean distclean
+.PHONY: help demo test test-services test-services-quick check lint format sim bench clean distclean
 
 help: ## show this
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  \033[36mmake %-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  \033[36mmake %-19s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(RUN) ## count words on an embedded Spark, kill a worker in the middle, verify the result
 	$(JAVA) $(BIN)/weir demo
 
 test: $(DEV) lint ## everything that must hold before a merge
-	$(BIN)/python -m pytest -q -n $(JOBS) -m "not spark" tests
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not spark and not services" tests
 	$(JAVA) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations=10 -m spark tests
+
+test-services: $(DEV) ## everything against real servers, which are fetched once: S3 (versitygw, MinIO) and HDFS
+	scripts/services.sh s3 hdfs minio
+	$(JAVA) $(BIN)/python -m pytest -q --durations=10 -m services tests/services
+
+test-services-quick: $(DEV) ## what continuous integration runs of that: contracts and crashes on versitygw, contracts on HDFS
+	scripts/services.sh s3 hdfs
+	$(JAVA) $(BIN)/python -m pytest -q --durations=10 -m "services and quick" tests/services
 
 check: $(DEV) lint ## the one-minute inner loop: ruff, mypy, unit and contract tests, 300 simulated seeds
 	$(BIN)/python -m pytest -q -n $(JOBS) -m "not spark and not slow" tests/unit tests/contract

@@ -1,6 +1,7 @@
 """What every test may use: marks that follow from where a test lives, and waiting with a deadline.
 
-Everything below tests/spark is marked `spark`, so that `-m "not spark"` needs no Java.
+Everything below tests/spark is marked `spark`, so that `-m "not spark"` needs no Java; everything below tests/services
+is marked `services`, and needs what scripts/services.sh fetches.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pytest
 
 T = TypeVar("T")
 SPARK_TESTS = Path(__file__).parent / "spark"
+SERVICE_TESTS = Path(__file__).parent / "services"
 POLL_S = 0.01
 
 
@@ -22,6 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SPARK_TESTS in item.path.parents:
             item.add_marker(pytest.mark.spark)
+        if SERVICE_TESTS in item.path.parents:
+            item.add_marker(pytest.mark.services)
 
 
 @pytest.fixture(scope="session", autouse=True)
