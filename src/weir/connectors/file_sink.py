@@ -21,7 +21,7 @@ from weir.errors import CheckpointError, ConfigError, shown
 from weir.ids import AttemptId, CheckpointId
 from weir.operators.base import OperatorContext
 from weir.operators.sink import Fence, Sink, SinkOwner, SinkWriter
-from weir.runtime.storage import absolute_location, open_storage, open_writable
+from weir.runtime.storage import absolute_location, open_storage, open_writable, shown_location
 from weir.snapshot.commit import CommitGrant
 from weir.snapshot.messages import Json
 
@@ -64,7 +64,7 @@ class FileSink(Sink):
 
     def validate(self, owner: SinkOwner) -> None:
         storage = open_writable(self.path, f"sink {owner.name!r}: the directory")
-        PartDirectory(storage, self.path).check(owner, format=self.format, overwrite=self.overwrite)
+        PartDirectory(storage, shown_location(self.path)).check(owner, format=self.format, overwrite=self.overwrite)
 
     def adopt(self, owner: SinkOwner, fence: Fence) -> None:
         self.parts().adopt(owner, fence, format=self.format, overwrite=self.overwrite)
@@ -84,7 +84,7 @@ class FileSink(Sink):
 
     def parts(self) -> PartDirectory:
         """The directory's parts, opened anew."""
-        return PartDirectory(open_storage(self.path), self.path)
+        return PartDirectory(open_storage(self.path), shown_location(self.path))
 
 
 class FileSinkWriter(SinkWriter):

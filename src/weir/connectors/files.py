@@ -111,7 +111,7 @@ class Files(Source):
                 raise
             raise type(error)(f"source {name!r}: {error}") from error
         except OSError as error:
-            raise ConfigError(f"source {name!r}: {self.path} cannot be read: {error}") from error
+            raise ConfigError(f"source {name!r}: {shown_location(self.path)} cannot be read: {error}") from error
         if self.side_file is not None:
             open_writable(self.side_file, f"source {name!r}: the directory for malformed lines")
         # Listed once, so that all subtasks read the same set, also after a restart without a checkpoint.
@@ -176,9 +176,9 @@ class Files(Source):
                 return TEXT_SCHEMA
             if format == "parquet":
                 return file_schema(storage, file, f"{directory}/{file}")
-            raise SchemaError(f"Files({self.path!r}): {format} needs a schema, such as schema='a long, b string'")
+            raise SchemaError(f"{self!r}: {format} needs a schema, such as schema='a long, b string'")
         raise SchemaError(
-            f"Files({self.path!r}): there is no file yet to take the schema from; give one, such as 'a long, b string'"
+            f"{self!r}: there is no file yet to take the schema from; give one, such as 'a long, b string'"
         )
 
 

@@ -15,7 +15,7 @@ from urllib.request import url2pathname
 
 import pyarrow as pa
 
-from weir.errors import ConfigError, JobError, StorageFull
+from weir.errors import ConfigError, JobError, StorageFull, shown
 from weir.runtime.ports import Storage
 from weir.runtime.storage_files import LocalStorage, checked
 from weir.runtime.storage_retry import DEFAULT_PATIENCE, Patience, PatientStorage
@@ -89,33 +89,27 @@ def split_location(location: str) -> tuple[str, str]:
 
 
 def shown_location(location: str | os.PathLike[str]) -> str:
-    """A location as messages name it: without the options of a URI, and without a password.
+    """A location as messages name it: without the options of a URI, and without credentials.
 
     >>> shown_location("s3://key:secret@bucket/out?secret_access_key=x")
-    's3://***@bucket/out'
+    's3://…@bucket/out'
     """
     text = os.fspath(location)
-    scheme = scheme_of(text)
-    if scheme is None:
-        return text
-    uri = urlsplit(text)
-    user, mark, host = uri.netloc.rpartition("@")
-    # What stands before the @ is a container on Azure, a user on HDFS, and a secret everywhere else.
-    named = user if scheme in ("abfs", "abfss", *_HADOOP) and ":" not in user else "***"
-    return f"{uri.scheme}://{named + mark if mark else ''}{host}{uri.path.rstrip('/')}"
+    return text if scheme_of(text) is None else shown(text.partition("?")[0].rstrip("/"))
 
 
 def open_storage(
     location: str | os.PathLike[str], create: bool = True, *, patience: Patience = DEFAULT_PATIENCE
 ) -> Storage:
-    """The storage at a local path or URI; `create` makes the directory when it is not there. What is reached over a
-    network is asked again, with `patience`, when it does not answer."""
+    """The storage at a local path or URI; `create` makes the directory when it is not there. It is asked again, with
+    `patience`, when a call fails."""
     text = absolute_location(location)
     scheme = scheme_of(text)
     if scheme in _registered:
         return _registered[scheme](text)
     if scheme is None or scheme == "file":
-        return LocalStorage(text if scheme is None else url2pathname(urlsplit(text).path), create=create)
+        path = text if scheme is None else url2pathname(urlsplit(text).path)
+        return PatientStorage(LocalStorage(path, create=create), patience)
     if scheme not in KNOWN_SCHEMES:
         raise ConfigError(
             f"storage location {text!r}: the scheme {scheme!r} is not known; "

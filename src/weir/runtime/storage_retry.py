@@ -8,6 +8,7 @@ Randomness and waiting are passed in. StorageFull and missing files are answers,
 
 from __future__ import annotations
 
+import errno
 import random
 import time
 from collections.abc import Callable
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from weir.runtime.storage import ReadableStorage
 
 T = TypeVar("T")
+
+_FINAL = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+"""What a local file system says for good. Over a network a refusal may pass: accounts and roles change behind it."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,8 @@ class PatientStorage:
             except StorageFull:
                 raise
             except StorageUnavailable as error:
+                if getattr(error.__cause__, "errno", None) in _FINAL:
+                    raise
                 failures += 1
                 if failures > self._patience.retries_max:
                     if failures == 1:

@@ -451,8 +451,8 @@ def test_what_a_slow_task_still_writes_to_a_savepoint_that_failed_goes_with_the_
 def test_a_sources_directory_keeps_the_options_of_the_uri_at_its_end() -> None:
     plan = plan_at(1)
     uri = "s3://bucket/checkpoints/job?region=eu-west-1"
-    storage = MemoryStorage(1 << 20)
-    job = Job(plan, JobConfig("job"), run="run", session=None, storage=storage, storage_uri=uri)  # type: ignore[arg-type]
+    store = store_of(MemoryStorage(1 << 20), new_lineage())
+    job = Job(plan, JobConfig("job"), run="run", session=None, store=store, storage_uri=uri)  # type: ignore[arg-type]
     directory = job._driver_context(plan.vertices[0]).directory
     assert directory is not None
     assert directory.startswith("s3://bucket/checkpoints/job/") and directory.endswith("/source?region=eu-west-1")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from weir.config import Settings
 from weir.errors import StorageFull, StorageUnavailable
-from weir.runtime.storage import MemoryStorage
+from weir.runtime.storage import MemoryStorage, open_storage
+from weir.runtime.storage_files import LocalStorage
 from weir.runtime.storage_retry import Patience, PatientStorage, patience_of
 
 PATIENCE = Patience(retries_max=3, initial_ms=100, maximum_ms=250)
@@ -121,3 +125,24 @@ def test_a_move_never_takes_anothers_file_for_its_own() -> None:
     with pytest.raises(FileExistsError):
         stand.storage.move("pending", "part")
     assert stand.inner.read("pending").to_pybytes() == b"rows"
+
+
+def test_a_local_path_that_may_not_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    pauses: list[float] = []
+    storage = PatientStorage(LocalStorage(str(tmp_path)), PATIENCE, pause_s=pauses.append)
+    with pytest.raises(StorageUnavailable, match=r"^write .*file where a directory is needed"):
+        storage.write("file/below", b"x")
+    assert pauses == []
+
+
+def test_local_disks_are_asked_again_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = [OSError(errno.EIO, "the disk stutters")]
+    honest = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: honest(file) if not broken else _raise(broken.pop()))
+    open_storage(tmp_path / "root", create=False, patience=PATIENCE).write("file", b"x")
+    assert not broken and (tmp_path / "root" / "file").read_bytes() == b"x"
+
+
+def _raise(error: OSError) -> None:
+    raise error
