@@ -37,7 +37,7 @@ class FrozenPane:
         self._columns = list(columns)
         self._numbers = numbers
         self.file: FileRef | None = None
-        """Set when the checkpoint is complete that it was written for."""
+        """What the newest completed checkpoint names."""
 
     def __len__(self) -> int:
         return len(self._keys) if self._numbers is None else len(self._numbers)
@@ -87,8 +87,8 @@ class FrozenPanes(FrozenState):
 
     def confirmed(self, part: StatePart) -> None:
         for pane in self._panes:
-            if pane.file is None:
-                pane.file = part.files.get(pane.name)
+            # The newest copy, also when an older checkpoint has left one: that one may be retired any time.
+            pane.file = part.files.get(pane.name, pane.file)
 
 
 PANES = ARROW

@@ -30,7 +30,7 @@ class FrozenRun:
         self._batch = batch
         self._settled = settled
         self.file: FileRef | None = None
-        """Set when the checkpoint is complete that it was written for."""
+        """What the newest completed checkpoint names."""
 
     def table(self, schema: pa.Schema, keys: Sequence[str], max_parallelism: int) -> pa.Table:
         """Sorted by key group, and else in the order of the run."""
@@ -74,5 +74,5 @@ class FrozenRuns(FrozenState):
 
     def confirmed(self, part: StatePart) -> None:
         for run in self._runs:
-            if run.file is None:
-                run.file = part.files.get(run.name)
+            # The newest copy, also when an older checkpoint has left one: that one may be retired any time.
+            run.file = part.files.get(run.name, run.file)
