@@ -16,6 +16,7 @@ from weir.config import RocksDb, Settings
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime import leftovers
 from weir.runtime.leftovers import COPIES_KEPT_S, RUN_LOCK, Lock, TemporaryPlace, base_directory, sweep
+from weir.runtime.lines import Secret
 from weir.runtime.local_directory import RunDirectory, TaskDirectory, run_directory
 
 CHILD = """
@@ -23,10 +24,11 @@ import os, sys
 from weir.config import RocksDb, Settings
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime.leftovers import TemporaryPlace
+from weir.runtime.lines import Secret
 from weir.runtime.local_directory import RunDirectory, TaskDirectory, run_directory
 base, job, what = sys.argv[1:]
 settings = Settings(backend=RocksDb(directory=base))
-run = run_directory(settings, job, "secret")
+run = run_directory(settings, job, Secret("secret"))
 if what == "driver":
     held = RunDirectory(settings, run)
     print(run, flush=True)
@@ -83,7 +85,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 def task_of(base: Path, job: str) -> TaskDirectory:
     settings = Settings(backend=RocksDb(directory=str(base)))
-    return TaskDirectory(run_directory(settings, job, "another secret"), AttemptId(1), TaskIndex(0))
+    return TaskDirectory(run_directory(settings, job, Secret("another secret")), AttemptId(1), TaskIndex(0))
 
 
 def test_the_directory_of_a_killed_task_is_removed_by_the_next_task_of_any_job(tmp_path: Path, start: Start) -> None:

@@ -62,8 +62,9 @@ def test_a_job_whose_process_is_gone_is_ignored_and_its_entry_removed() -> None:
 
 LISTED = """
 import os, sys
+from weir.runtime.lines import Secret
 from weir.runtime.registry import JobEntry, register, this_host
-register(JobEntry("words", "run", os.getpid(), this_host(), "grpc://127.0.0.1:1", "secret", 1.0, None, 2))
+register(JobEntry("words", "run", os.getpid(), this_host(), "grpc://127.0.0.1:1", Secret("secret"), 1.0, None, 2))
 print("listed", flush=True)
 sys.stdin.read()
 """
