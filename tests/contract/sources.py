@@ -108,7 +108,7 @@ def write_file(path: Path, format: str, rows: Sequence[tuple[Any, ...]], compres
     if format == "parquet":
         parquet.write_table(table, path, row_group_size=40, compression="none")
         return
-    data = encode(table.to_batches(), format).to_pybytes()
+    data = encode(table.to_batches(max_chunksize=40), format).to_pybytes()
     if compressed:
         path.with_name(path.name + ".gz").write_bytes(gzip.compress(data))
     else:
@@ -135,6 +135,7 @@ CASES: dict[str, Callable[[Path], SourceCase]] = {
     "jsonl files": files_case("jsonl"),
     "csv files": files_case("csv"),
     "parquet files": files_case("parquet"),
+    "arrow files": files_case("arrow"),
     "large splits": files_case("jsonl", tiny=False),
     "compressed csv files": files_case("csv", compressed=True),
 }

@@ -15,8 +15,8 @@ from typing import Literal
 
 from weir.errors import ConfigError
 
-Format = Literal["text", "jsonl", "csv", "parquet"]
-FORMATS: tuple[Format, ...] = ("text", "jsonl", "csv", "parquet")
+Format = Literal["text", "jsonl", "csv", "parquet", "arrow"]
+FORMATS: tuple[Format, ...] = ("text", "jsonl", "csv", "parquet", "arrow")
 
 _FORMAT_OF_ENDING: dict[str, Format] = {
     ".txt": "text",
@@ -27,13 +27,14 @@ _FORMAT_OF_ENDING: dict[str, Format] = {
     ".csv": "csv",
     ".tsv": "csv",
     ".parquet": "parquet",
+    ".arrow": "arrow",
 }
 _CODEC_OF_ENDING = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
 
 @dataclass(frozen=True, order=True)
 class Split:
-    """The part of a file from byte `start` to byte `end`: the lines, or row groups, that begin in it."""
+    """The part of a file from byte `start` to byte `end`: lines that begin in it, row groups whose middle it holds."""
 
     file: str
     start: int

@@ -1,4 +1,4 @@
-"""Files as a source: text, jsonl, csv and parquet, a fixed set or a watched directory.
+"""Files as a source: text, jsonl, csv, parquet and Arrow, a fixed set or a watched directory.
 
 Comes in: a directory or a file, local or by storage URI. Goes out: batches, and
 positions by split. Each file is read exactly once, however often the job restarts
@@ -14,6 +14,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from weir.config import Duration, Size, duration_ms, size_bytes
+from weir.connectors.arrow_split import arrow_schema_of
 from weir.connectors.file_splits import Format, check_format, format_of, wanted
 from weir.connectors.files_reader import FilesReader
 from weir.connectors.line_blocks import BLOCK_BYTES
@@ -39,8 +40,8 @@ class Files(Source):
     """The rows of the files in a directory, or of one file.
 
     path:       a directory, or one file; local or a storage URI
-    format:     "text" (one column, `value string`), "jsonl", "csv" or "parquet"; None: by each file's ending
-    schema:     DDL or a pyarrow schema; may be left out for text, and for parquet where a file is there already
+    format:     "text" (one column, `value string`), "jsonl", "csv", "parquet" or "arrow"; None: by each file's ending
+    schema:     DDL or a pyarrow schema; may be left out for text, and for parquet and arrow where there is a file
     watch:      None reads the files that are there at the start, and ends; a duration looks for new files that often
     pattern:    which names to read, such as "*.csv"; names that begin with '_' or '.' never are
     on_error:   a malformed line: "fail", "skip", or "side_file": write it to a file below `side_file` and go on
@@ -49,7 +50,7 @@ class Files(Source):
     split_size: large files are read by several subtasks, in parts of this size; compressed ones are not
 
     Files must appear whole (write elsewhere, then rename) and must not change: one that did is a DataError.
-    Records of lines hold no newline inside values. Directories below `path` are not looked into. A watched
+    Directories below `path` are not looked into. A watched
     directory's checkpoints name every file ever read, so move old files away, and watch a new directory, in time.
     """
 
@@ -160,8 +161,10 @@ class Files(Source):
             raise ConfigError("Files: on_error='side_file' and side_file=directory go together; give both or neither")
         if self.split_bytes < 1:
             raise ConfigError("Files.split_size: must be at least 1 byte")
-        if len(self.delimiter) != 1:
-            raise ConfigError(f"Files.delimiter: {self.delimiter!r} is not one character")
+        if len(self.delimiter.encode()) != 1 or self.delimiter in '"\r\n':
+            raise ConfigError(
+                f"Files.delimiter: {self.delimiter!r} is not one character of ASCII, quotes and ends apart"
+            )
         is_one_string = self._schema is None or (len(self._schema) == 1 and self._schema.types[0] == pa.string())
         if self.format == "text" and not is_one_string:
             raise SchemaError(
@@ -176,6 +179,8 @@ class Files(Source):
                 return TEXT_SCHEMA
             if format == "parquet":
                 return file_schema(storage, file, f"{directory}/{file}")
+            if format == "arrow":
+                return arrow_schema_of(storage, file, f"{directory}/{file}")
             raise SchemaError(f"{self!r}: {format} needs a schema, such as schema='a long, b string'")
         raise SchemaError(
             f"{self!r}: there is no file yet to take the schema from; give one, such as 'a long, b string'"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
+from weir.connectors.csv_entrances import CsvEntrances
 from weir.connectors.file_splits import Split, owner_of, split_named, splits_of
 from weir.connectors.split_readers import Reading, RowBlock, SplitReader, open_split
 from weir.errors import DataError
@@ -47,6 +48,7 @@ class FilesReader(SourceReader):
         self._handed = 0
         self._skip = 0
         self._left_out = 0
+        self._entrances = CsvEntrances()
 
     def open(self, context: OperatorContext, restored: Sequence[InlinePart] | None) -> None:
         self._index, self._parallelism = context.index, context.parallelism
@@ -61,11 +63,16 @@ class FilesReader(SourceReader):
 
     def poll(self, rows_max: int) -> pa.RecordBatch | None:
         while self._block is None or self._handed == self._block.rows.num_rows:
-            if not self._advance():
+            if not self._advance() or self._is_entering:
                 return None
         batch = self._block.rows.slice(self._handed, rows_max)
         self._handed += batch.num_rows
         return batch
+
+    @property
+    def _is_entering(self) -> bool:
+        """Whether the split's first row is still looked for, in steps between which the subtask does other work."""
+        return self._block is not None and self._block.next_offset is None
 
     @property
     def finished(self) -> bool:
@@ -120,7 +127,7 @@ class FilesReader(SourceReader):
         self._split = split
         offset, skip = self._places.get(split.name, (None, 0))
         with translated(self._reading.where(split.file), "read"):
-            self._reader, self._skip = open_split(self._reading, split, offset, skip)
+            self._reader, self._skip = open_split(self._reading, split, offset, skip, entrances=self._entrances)
 
     def _read(self) -> None:
         if self._reader is None or self._split is None:

@@ -2,7 +2,8 @@
 
 Comes in: an open file and a split of it. Goes out: blocks, each with the byte at
 which it begins. A block holds the lines that begin within one stretch of BLOCK_BYTES
-of the file: blocks are the same wherever reading began. Knows no format.
+of the file: blocks are the same wherever reading began. Knows no format: what a line
+is, and where the first one begins, is told from outside.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
+from weir.connectors.csv_records import BYTE_ORDER_MARK
 from weir.connectors.file_splits import Split, codec_of
 from weir.errors import DataError, StorageUnavailable
 from weir.runtime.storage import ReadableStorage
@@ -20,8 +23,6 @@ from weir.runtime.storage import ReadableStorage
 BLOCK_BYTES = 4 << 20
 READ_AHEAD_BYTES = 64 << 10
 LINE_BYTES_MAX = 64 << 20
-_MARK = b"\xef\xbb\xbf"
-"""What some editors put before the first character of a file."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,30 @@ class LineBlock:
     next_offset: int
 
 
+class LineEnds(Protocol):
+    """Finds ends of lines, or of records, in a buffer that grows at its end."""
+
+    def restart(self, offset: int) -> None:
+        """The buffer begins anew, at this byte of the file."""
+
+    def find(self, buffer: bytes, start: int) -> int:
+        """Just behind the line that holds byte `start` of the buffer; -1: its end is not there yet."""
+
+
+class NewlineEnds:
+    """A line ends at a newline, whatever stands around it."""
+
+    def restart(self, offset: int) -> None:
+        self._searched = 0
+
+    def find(self, buffer: bytes, start: int) -> int:
+        found = buffer.find(b"\n", max(start, self._searched))
+        self._searched = len(buffer)
+        return found + 1 if found >= 0 else -1
+
+
 class LineBlocks:
-    """The blocks of one split, from the beginning or from the offset of a block."""
+    """The blocks of one split, from the beginning or from the offset of a line."""
 
     def __init__(
         self,
@@ -44,6 +67,7 @@ class LineBlocks:
         *,
         where: str,
         block_bytes: int = BLOCK_BYTES,
+        ends: LineEnds | None = None,
     ) -> None:
         self._storage = storage
         self._split = split
@@ -55,11 +79,13 @@ class LineBlocks:
             self._file = pa.CompressedInputStream(self._file, codec_of(split.file))
         self._ended = False
         self._buffer = b""
+        self._ends: LineEnds = ends or NewlineEnds()
         self._offset = offset if offset is not None else max(split.start - 1, 0)
         self._go_to(self._offset)
+        self._ends.restart(self._offset)
         if offset is None and split.start > 0:
             # The line that reaches into the split belongs to the split before.
-            self._cut(self._newline_from(self._offset))
+            self._cut(self._line_end(self._offset))
 
     def read(self) -> LineBlock | None:
         """The next block; None at the end of the split."""
@@ -69,38 +95,36 @@ class LineBlocks:
         if not self._compressed:
             boundary = min(boundary, self._split.end)
         offset = self._offset
-        data = self._cut(self._newline_from(boundary - 1))
+        data = self._cut(self._line_end(boundary - 1))
         if not data:
             return None
-        if offset == 0 and data.startswith(_MARK):
-            data = data[len(_MARK) :]
+        if offset == 0 and data.startswith(BYTE_ORDER_MARK):
+            data = data[len(BYTE_ORDER_MARK) :]
         return LineBlock(data, offset, self._offset)
 
     def close(self) -> None:
         self._file.close()
 
-    def _newline_from(self, position: int) -> int:
+    def _line_end(self, position: int) -> int:
         """The end of the line that holds byte `position`: just behind its newline, or the end of the file."""
-        searched = position
+        ahead_bytes = READ_AHEAD_BYTES
         while True:
-            self._fill(searched + READ_AHEAD_BYTES)
-            found = self._buffer.find(b"\n", max(searched - self._offset, 0))
+            self._fill(position + ahead_bytes)
+            found = self._ends.find(self._buffer, max(position - self._offset, 0))
             if found >= 0:
-                return self._offset + found + 1
+                return self._offset + found
             end = self._offset + len(self._buffer)
             if self._ended:
                 return end
             if end - position > LINE_BYTES_MAX:
-                raise DataError(
-                    f"{self._where}: the line around byte {position} is longer than {LINE_BYTES_MAX} bytes; "
-                    f"is this a file of lines?"
-                )
-            searched = end
+                raise too_long(self._where, position)
+            ahead_bytes *= 2
 
     def _cut(self, end: int) -> bytes:
         """Take the buffered bytes up to byte `end` of the file."""
         data, self._buffer = self._buffer[: end - self._offset], self._buffer[end - self._offset :]
         self._offset += len(data)
+        self._ends.restart(self._offset)
         return data
 
     def _fill(self, end: int) -> None:
@@ -180,10 +204,20 @@ def count_lines(storage: ReadableStorage, file: str, end: int) -> int:
     return count
 
 
-def first_line(storage: ReadableStorage, file: str, where: str) -> bytes:
+def first_line(storage: ReadableStorage, file: str, where: str, *, ends: LineEnds) -> bytes:
     """The first line of a file, without its newline."""
+    ends.restart(0)
     with damage_named(where), open_lines(storage, file) as opened:
-        data: bytes = b""
-        while b"\n" not in data and len(data) < LINE_BYTES_MAX and (more := opened.read(READ_AHEAD_BYTES)):
+        data, end = b"", -1
+        while end < 0 and len(data) < LINE_BYTES_MAX and (more := opened.read(max(READ_AHEAD_BYTES, len(data)))):
             data += more
-    return data.removeprefix(_MARK).split(b"\n", 1)[0].rstrip(b"\r")
+            end = ends.find(data, 0)
+    line = data if end < 0 else data[:end]
+    return line.removeprefix(BYTE_ORDER_MARK).removesuffix(b"\n").removesuffix(b"\r")
+
+
+def too_long(where: str, position: int) -> DataError:
+    return DataError(
+        f"{where}: the line around byte {position} is longer than {LINE_BYTES_MAX} bytes; is this a file of lines, "
+        f"and is each quote of a csv file closed?"
+    )

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
+from weir.connectors.exact_values import Unfit, cast_exactly
 from weir.connectors.file_splits import Split
 from weir.connectors.line_blocks import open_unchanged
 from weir.errors import DataError, SchemaError
@@ -26,6 +27,8 @@ _FAMILIES = (
     (pa.types.is_floating, pa.types.is_floating),
     (pa.types.is_decimal, pa.types.is_decimal),
     (pa.types.is_timestamp, pa.types.is_timestamp),
+    (pa.types.is_date, pa.types.is_date),
+    (pa.types.is_time, pa.types.is_time),
     (pa.types.is_large_string, pa.types.is_string),
     (pa.types.is_large_binary, pa.types.is_binary),
     (pa.types.is_fixed_size_binary, pa.types.is_binary),
@@ -48,7 +51,10 @@ class ParquetSplit:
             self._file = _open(self._input)
         check_columns(self._file.schema_arrow, schema, where)
         self._row = start_row
-        self._batches = self._from(start_row, self._row_groups(split))
+        groups = self._row_groups(split)
+        self._rows_before = sum(self._file.metadata.row_group(i).num_rows for i in range(groups[0] if groups else 0))
+        """In the file, before the split."""
+        self._batches = self._from(start_row, groups)
 
     def read(self) -> tuple[pa.Table, int] | None:
         """The next rows and the number of the first; None at the end."""
@@ -57,8 +63,8 @@ class ParquetSplit:
         if batch is None:
             return None
         row, self._row = self._row, self._row + batch.num_rows
-        with self._damage():
-            return pa.Table.from_batches([batch]).select(self._schema.names).cast(self._schema), row
+        table = pa.Table.from_batches([batch])
+        return cast_rows(table, self._schema, first_row=self._rows_before + row, where=self._where), row
 
     def close(self) -> None:
         self._input.close()
@@ -93,6 +99,17 @@ class ParquetSplit:
             if error.errno is None:
                 raise _damaged(self._where, error) from error
             raise
+
+
+def cast_rows(table: pa.Table, schema: pa.Schema, *, first_row: int, where: str) -> pa.Table:
+    """The declared columns in the declared types; DataError with the row of the file whose value does not fit."""
+    try:
+        return cast_exactly(table.select(schema.names), schema)
+    except Unfit as error:
+        raise DataError(
+            f"{where}, row {first_row + error.row} (from 0): {error}. Declare the column with the type that it has in "
+            f"the file, and cast it where the job can say what is to become of such values"
+        ) from error
 
 
 def file_schema(storage: ReadableStorage, file: str, where: str) -> pa.Schema:

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
 import pyarrow as pa
 
-from weir.connectors.file_splits import Format, Split, format_of
+from weir.connectors.arrow_split import ArrowSplit, arrow_schema_of
+from weir.connectors.csv_entrances import CsvEntrance, CsvEntrances
+from weir.connectors.csv_format import CsvParser, csv_columns
+from weir.connectors.csv_records import Quotes, RecordEnds
+from weir.connectors.file_splits import Format, Split, codec_of, format_of
+from weir.connectors.json_format import JsonParser
 from weir.connectors.line_blocks import BLOCK_BYTES, LineBlock, LineBlocks, count_lines, first_line
-from weir.connectors.line_formats import (
-    CsvParser,
-    JsonParser,
-    LineParser,
-    Malformed,
-    TextParser,
-    csv_columns,
-    parse_lines,
-)
+from weir.connectors.line_formats import LineParser, Malformed, TextParser, parse_lines
 from weir.connectors.parquet_split import ParquetSplit, check_columns, file_schema
 from weir.connectors.part_names import name_of_uid
 from weir.errors import DataError
@@ -37,11 +34,11 @@ CONTENT_SHOWN_MAX = 200
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Rows that begin at `offset` of a split; the next block begins at `next_offset`."""
+    """Rows that begin at `offset` of a split; the next block begins at `next_offset`. None: where the split does."""
 
     rows: pa.RecordBatch
-    offset: int
-    next_offset: int
+    offset: int | None
+    next_offset: int | None
 
 
 @dataclass(frozen=True)
@@ -73,14 +70,18 @@ class Reading:
             return JsonParser(self.schema)
         columns = self.schema.names
         if self.header:
-            header = first_line(self.storage, file, self.where(file))
+            ends = RecordEnds(Quotes(self.delimiter))
+            header = first_line(self.storage, file, self.where(file), ends=ends)
             columns = csv_columns(header, schema=self.schema, delimiter=self.delimiter, where=self.where(file))
         return CsvParser(self.schema, columns, self.delimiter)
 
     def check(self, file: str) -> None:
         """SchemaError when the file's own description of its columns does not fit the schema."""
-        if format_of(file, self.format) == "parquet":
+        format = format_of(file, self.format)
+        if format == "parquet":
             check_columns(file_schema(self.storage, file, self.where(file)), self.schema, self.where(file))
+        elif format == "arrow":
+            check_columns(arrow_schema_of(self.storage, file, self.where(file)), self.schema, self.where(file))
         else:
             self.parser(file)
 
@@ -99,18 +100,29 @@ class SplitReader(ABC):
     def close(self) -> None: ...
 
 
-def open_split(reading: Reading, split: Split, offset: int | None, skip_rows: int) -> tuple[SplitReader, int]:
+def open_split(
+    reading: Reading, split: Split, offset: int | None, skip_rows: int, *, entrances: CsvEntrances
+) -> tuple[SplitReader, int]:
     """A reader from block `offset` (None: the beginning), and how many of the first rows were read before."""
-    if format_of(split.file, reading.format) == "parquet":
-        # Its offsets are rows, so it begins at the row itself.
-        return _ParquetReader(reading, split, (offset or 0) + skip_rows), 0
-    return _LineReader(reading, split, offset), skip_rows
+    format = format_of(split.file, reading.format)
+    if format == "parquet" or format == "arrow":
+        # Their offsets are rows, so they begin at the row itself.
+        return _TableReader(_SPLITS[format], reading, split, (offset or 0) + skip_rows), 0
+    parser = reading.parser(split.file)
+    if isinstance(parser, CsvParser):
+        return _CsvReader(reading, split, offset, parser=parser, entrances=entrances), skip_rows
+    return _LineReader(reading, split, offset, parser=parser), skip_rows
 
 
-class _ParquetReader(SplitReader):
-    def __init__(self, reading: Reading, split: Split, start_row: int) -> None:
+_SPLITS: Mapping[Format, type[ParquetSplit | ArrowSplit]] = {"parquet": ParquetSplit, "arrow": ArrowSplit}
+
+
+class _TableReader(SplitReader):
+    """Of files that are tables already."""
+
+    def __init__(self, kind: type[ParquetSplit | ArrowSplit], reading: Reading, split: Split, start_row: int) -> None:
         where = reading.where(split.file)
-        self._split = ParquetSplit(reading.storage, split, start_row, schema=reading.schema, where=where)
+        self._split = kind(reading.storage, split, start_row, schema=reading.schema, where=where)
 
     def read(self) -> RowBlock | None:
         found = self._split.read()
@@ -124,30 +136,35 @@ class _ParquetReader(SplitReader):
 
 
 class _LineReader(SplitReader):
-    def __init__(self, reading: Reading, split: Split, offset: int | None) -> None:
+    def __init__(self, reading: Reading, split: Split, offset: int | None, *, parser: LineParser) -> None:
         self._reading = reading
         self._split = split
         self._where = reading.where(split.file)
-        self._parser = reading.parser(split.file)
-        self._drops_header = isinstance(self._parser, CsvParser) and reading.header
-        self._blocks = LineBlocks(reading.storage, split, offset, where=self._where, block_bytes=reading.block_bytes)
+        self._parser = parser
+        self._open(offset)
+
+    def _open(self, offset: int | None) -> None:
+        self._blocks = LineBlocks(
+            self._reading.storage, self._split, offset, where=self._where, block_bytes=self._reading.block_bytes
+        )
 
     def read(self) -> RowBlock | None:
         block = self._blocks.read()
         if block is None:
             return None
-        data, header_bytes = block.data, 0
-        if block.offset == 0 and self._drops_header:
-            header_bytes = data.find(b"\n") + 1 or len(data)
-            data = data[header_bytes:]
+        header_bytes = self._header_bytes(block)
         stop = self._reading.on_error == "fail"
-        table, malformed = parse_lines(self._parser, data, stop_at_first=stop)
+        table, malformed = parse_lines(self._parser, block.data[header_bytes:], stop_at_first=stop)
         if malformed:
             self._handle(malformed, block, header_bytes)
         return RowBlock(_one_batch(table), block.offset, block.next_offset)
 
     def close(self) -> None:
         self._blocks.close()
+
+    def _header_bytes(self, block: LineBlock) -> int:
+        """How much of the block is no row."""
+        return 0
 
     def _handle(self, malformed: Sequence[Malformed], block: LineBlock, header_bytes: int) -> None:
         if self._reading.on_error == "fail":
@@ -160,8 +177,8 @@ class _LineReader(SplitReader):
         content = line.content.decode("utf-8", "backslashreplace")
         shown = content if len(content) <= CONTENT_SHOWN_MAX else content[:CONTENT_SHOWN_MAX] + "…"
         format = format_of(self._split.file, self._reading.format)
-        before = count_lines(self._reading.storage, self._split.file, block.offset + header_bytes)
-        place = f"{self._where}, line {before + line.line + 1}: cannot be read as {format}"
+        before = count_lines(self._reading.storage, self._split.file, block.offset + header_bytes + line.start)
+        place = f"{self._where}, line {before + 1}: cannot be read as {format}"
         raise DataError(
             f"{place} ({format_schema(self._reading.schema)}): {line.cause}. Found: {shown!r}. "
             f"Mend the line, or go on without it: Files(on_error='side_file', "
@@ -183,6 +200,63 @@ class _LineReader(SplitReader):
         name = f"malformed-{name_of_uid(self._reading.uid)}-{name_of_uid(self._split.file)}-{block.offset}.jsonl"
         text = "".join(json.dumps(record) + "\n" for record in records)
         open_storage(str(self._reading.side_file)).publish(name, text.encode())
+
+
+class _CsvReader(_LineReader):
+    """Records may hold newlines: where the first one begins depends on all before it, and takes a while to find."""
+
+    def __init__(
+        self, reading: Reading, split: Split, offset: int | None, *, parser: CsvParser, entrances: CsvEntrances
+    ) -> None:
+        self._quotes = parser.quotes
+        self._entrances = entrances
+        self._entrance: CsvEntrance | None = None
+        super().__init__(reading, split, offset, parser=parser)
+
+    def _open(self, offset: int | None) -> None:
+        if offset is None and self._split.start > 0:
+            self._entrance = CsvEntrance(
+                self._reading.storage,
+                self._split,
+                quotes=self._quotes,
+                entrances=self._entrances,
+                where=self._where,
+            )
+            return
+        self._blocks = LineBlocks(
+            self._reading.storage,
+            self._split,
+            offset or 0,
+            where=self._where,
+            block_bytes=self._reading.block_bytes,
+            ends=RecordEnds(self._quotes),
+        )
+
+    def read(self) -> RowBlock | None:
+        if self._entrance is not None:
+            begin = self._entrance.step()
+            if begin is not None:
+                self._entrance.close()
+                self._entrance = None
+                self._open(begin)
+            return RowBlock(pa.RecordBatch.from_pylist([], self._reading.schema), None, None)
+        block = super().read()
+        if block is not None and block.next_offset is not None and codec_of(self._split.file) is None:
+            self._entrances.know(self._split.file, block.next_offset)
+        return block
+
+    def close(self) -> None:
+        if self._entrance is not None:
+            self._entrance.close()
+        else:
+            super().close()
+
+    def _header_bytes(self, block: LineBlock) -> int:
+        if block.offset > 0 or not self._reading.header:
+            return 0
+        ends = RecordEnds(self._quotes)
+        end = ends.find(block.data, 0)
+        return end if end >= 0 else len(block.data)
 
 
 def _one_batch(table: pa.Table) -> pa.RecordBatch:
