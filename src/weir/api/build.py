@@ -84,7 +84,7 @@ class Builder:
             before = upstream.schema if combine is None else combine.schema([upstream.schema])
             schema = spec.schema([before])
             sides = spec.sides([before])
-        time = time or kept_time(upstream, schema)
+            time = time or kept_time(upstream, schema, spec)
         return self._node(
             kind, spec, upstream.inputs, schema=schema, options=options, combine=combine, time=time, sides=sides
         )
@@ -143,9 +143,19 @@ class Builder:
         )
 
 
-def kept_time(upstream: Upstream, schema: pa.Schema) -> TimeColumn | None:
-    """Where rows of this schema have the event time of the stream before, if they still do."""
+def kept_time(upstream: Upstream, schema: pa.Schema, spec: OperatorSpec | None = None) -> TimeColumn | None:
+    """Where rows of this schema have the event time of the stream before, if they still do. A time that an expression
+    changes would not fit its watermarks any more: PlanError."""
     time = upstream.time
-    if time is None or time.name not in schema.names or not pa.types.is_timestamp(schema.field(time.name).type):
+    if time is None:
         return None
-    return time
+    name = time.name if spec is None else spec.kept_as(time.name, upstream.schema)
+    if name is None and time.name in schema.names:
+        raise PlanError(
+            f"it changes {time.name!r}, the rows' event time, and the watermarks made from it would not fit any more; "
+            f"give the new column another name and call with_watermarks(…) with that, or keep the old time beside it, "
+            f"as in (…, event_time={time.name!r})"
+        )
+    if name is None or name not in schema.names or not pa.types.is_timestamp(schema.field(name).type):
+        return None
+    return replace(time, name=name)

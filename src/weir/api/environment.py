@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -36,6 +37,7 @@ from weir.config import (
 from weir.connectors.collection import Collection as CollectionSource
 from weir.connectors.generator import Generator
 from weir.errors import ConfigError, PlanError
+from weir.graph.explain import notes
 from weir.graph.logical import Node, NodeId
 from weir.graph.plan import Plan
 from weir.graph.planner import plan
@@ -305,10 +307,12 @@ class Environment:
 
 
 def _inspected(made: Plan) -> Plan:
-    """The plan, unless somebody only wanted to look at it."""
+    """The plan, unless somebody only wanted to look at it. What it has notes on is a warning, too."""
     if inspect := overrides.current().inspect:
         inspect(made)
         raise overrides.Inspected
+    for note in (note for vertex in made.vertices for note in notes(vertex, made)):
+        warnings.warn(note, stacklevel=3)
     return made
 
 

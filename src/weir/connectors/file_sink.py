@@ -21,7 +21,7 @@ from weir.errors import CheckpointError, ConfigError, shown
 from weir.ids import AttemptId, CheckpointId
 from weir.operators.base import OperatorContext
 from weir.operators.sink import Fence, Sink, SinkOwner, SinkWriter
-from weir.runtime.storage import absolute_location, open_storage, open_writable, shown_location
+from weir.runtime.storage import absolute_location, open_storage, open_writable, place_of, shown_location
 from weir.snapshot.commit import CommitGrant
 from weir.snapshot.messages import Json
 
@@ -58,6 +58,10 @@ class FileSink(Sink):
 
     def __repr__(self) -> str:
         return f"FileSink({shown(self.path)!r}, format={self.format!r})"
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        return place_of(self.path)
 
     def check(self, schema: pa.Schema, name: str) -> None:
         check_encodable(schema, format=self.format, name=name)

@@ -7,6 +7,7 @@ touches anything else.
 from __future__ import annotations
 
 from weir.graph.plan import Broadcast, Edge, Exchange, Forward, HashByKey, Plan, PlannedOperator, Rebalance, Vertex
+from weir.operators.watermarks import AssignWatermarks
 from weir.schema import format_schema
 
 _EXCHANGES = {Forward: "forward", Rebalance: "rebalance", Broadcast: "broadcast"}
@@ -18,8 +19,28 @@ def explain(plan: Plan) -> str:
     for vertex in plan.vertices:
         lines += ["", f"[{vertex.id}] parallelism {vertex.parallelism}"]
         lines += _operator_lines(vertex)
+        lines += [f"    note: {note}" for note in notes(vertex, plan)]
         lines += [f"    └─ {_arrow(edge, plan)}" for edge in plan.out_edges(vertex.id)]
     return "\n".join(lines)
+
+
+def notes(vertex: Vertex, plan: Plan) -> list[str]:
+    """What is allowed, and may not be what was meant."""
+    if vertex.is_source:
+        return []
+    makers = [operator for operator in vertex.operators if isinstance(operator.spec, AssignWatermarks)]
+    sources = [
+        plan.vertices[edge.source].operators[0].uid
+        for edge in plan.in_edges(vertex.id)
+        if plan.vertices[edge.source].is_source and not isinstance(edge.exchange, Forward)
+    ]
+    return [
+        f"'{maker.uid}' makes watermarks behind an exchange, where the rows of all splits of '{source}' are mixed, and "
+        f"rows of a split that is behind the others come late; give the strategy to read(…, watermark=…), or "
+        f"with_watermarks(…) the parallelism of the source"
+        for maker in makers
+        for source in sources
+    ]
 
 
 def mermaid(plan: Plan) -> str:

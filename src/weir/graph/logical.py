@@ -160,6 +160,8 @@ def check_node(node: Node) -> None:
         raise PlanError(f"{node}: parallelism is {node.parallelism}; it must be at least 1")
     if node.uid is not None and not node.uid.strip():
         raise PlanError(f"{node}: uid is empty; leave it out or give a name")
+    if node.uid is not None and not node.uid.strip("."):
+        raise PlanError(f"{node}: uid is nothing but dots; it goes into file names, where those mean directories")
     if node.uid is not None and len(quote(node.uid, safe="")) > UID_BYTES_MAX:
         raise PlanError(f"{node}: uid is too long; it goes into file names, where {UID_BYTES_MAX} bytes are the limit")
 

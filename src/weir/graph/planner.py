@@ -28,6 +28,7 @@ from weir.graph.plan import (
 )
 from weir.ids import EdgeId, Uid, VertexId
 from weir.operators.base import OperatorSpec
+from weir.operators.sink import Sink
 from weir.operators.watermarks import AssignWatermarks, aligned_strategy
 
 
@@ -57,6 +58,7 @@ def plan(
         if node.id in kept and node.back:
             steps.close_loop(node)
     _check_unique(steps.all)
+    _check_places(steps.all)
     return _chain(steps.all, max_parallelism)
 
 
@@ -178,6 +180,22 @@ def _check_unique(steps: Sequence[_Step]) -> None:
         if uid in owners:
             raise PlanError(duplicate_uid(uid, owners[uid], step.node))
         owners[uid] = step.node
+
+
+def _check_places(steps: Sequence[_Step]) -> None:
+    """Two sinks in one directory, or one inside of the other, would take each other's files for their own."""
+    placed = [(step, spec.place) for step in steps if isinstance(spec := step.operator.spec, Sink)]
+    for position, (step, place) in enumerate(placed):
+        for other, taken in placed[:position]:
+            if place is None or taken is None:
+                continue
+            inner, outer = (place, taken) if len(place) >= len(taken) else (taken, place)
+            if inner[: len(outer)] == outer:
+                how = "the same directory" if inner == outer else "directories of which one lies inside of the other"
+                raise PlanError(
+                    f"sinks '{other.operator.uid}' ({other.operator.spec!r}) and '{step.operator.uid}' "
+                    f"({step.operator.spec!r}) write to {how}; give each its own, or union(…) their streams"
+                )
 
 
 def _chain(steps: Sequence[_Step], max_parallelism: int) -> Plan:

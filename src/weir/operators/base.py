@@ -203,6 +203,11 @@ class OperatorSpec(ABC):
     def make(self) -> Operator:
         """A fresh instance for one subtask."""
 
+    def kept_as(self, column: str, schema: pa.Schema) -> str | None:
+        """Under which name a column of the input comes out as it was; None: not at all. Of functions nobody can tell:
+        there, a column of the same name counts as the same."""
+        return column
+
     def sides(self, inputs: Sequence[pa.Schema]) -> Mapping[str, pa.Schema]:
         """The schemas of its side outputs, by tag."""
         return {}

@@ -34,6 +34,9 @@ class Select(OperatorSpec):
     def make(self) -> Operator:
         return _Project(self.projection)
 
+    def kept_as(self, column: str, schema: pa.Schema) -> str | None:
+        return self.projection(schema).kept_as(column)
+
     def projection(self, schema: pa.Schema) -> Projection:
         parts = [analyse(expression, schema, "select") for expression in self.expressions]
         lengths = {keeps_length(expression) for expression in self.expressions if not is_scalar(expression)}
@@ -57,6 +60,9 @@ class WithColumns(OperatorSpec):
 
     def make(self) -> Operator:
         return _Project(self.projection)
+
+    def kept_as(self, column: str, schema: pa.Schema) -> str | None:
+        return self.projection(schema).kept_as(column)
 
     def projection(self, schema: pa.Schema) -> Projection:
         parts = [analyse(expression, schema, "with_columns") for expression in self.expressions]

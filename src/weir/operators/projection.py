@@ -43,6 +43,11 @@ class Projection:
     constant: bool
     """All that is computed is one value for all rows."""
 
+    def kept_as(self, column: str) -> str | None:
+        """The name under which an input column comes out as it was, its own if it may choose; None: it does not."""
+        names = [field.name for field, source in zip(self.schema, self.passed, strict=True) if source == column]
+        return column if column in names else next(iter(names), None)
+
     def run(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         computed = self._compute(batch) if self.computed else batch
         arrays = [

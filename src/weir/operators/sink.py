@@ -76,6 +76,11 @@ class Sink(ABC):
     def guarantee(self) -> SinkGuarantee:
         return "exactly_once"
 
+    @property
+    def place(self) -> tuple[str, ...] | None:
+        """Where the rows go, from the outermost part inwards, if nothing else may write there; None: anybody may."""
+        return None
+
     def check(self, schema: pa.Schema, name: str) -> None:
         """At build time: raise SchemaError if rows of this schema cannot be written."""
 

@@ -7,6 +7,7 @@ written. The implementations are in storage_files.py, storage_objects.py and sto
 from __future__ import annotations
 
 import os
+import posixpath
 import threading
 from collections.abc import Callable
 from typing import Protocol, cast
@@ -96,6 +97,22 @@ def shown_location(location: str | os.PathLike[str]) -> str:
     """
     text = os.fspath(location)
     return text if scheme_of(text) is None else shown(text.partition("?")[0].rstrip("/"))
+
+
+def place_of(location: str | os.PathLike[str]) -> tuple[str, ...]:
+    """A location as the parts that lead to it: two that mean the same place have the same, however they are written.
+
+    >>> place_of("gcs://bucket/a//b/../c?endpoint=x") == place_of("gs://bucket/a/c/")
+    True
+    """
+    text = absolute_location(location)
+    scheme = scheme_of(text)
+    if scheme is None or scheme == "file":
+        path = text if scheme is None else url2pathname(urlsplit(text).path)
+        return ("file", *filter(None, os.path.realpath(path).split(os.sep)))
+    parts = urlsplit(text)
+    path = posixpath.normpath(unquote(parts.path) or "/")
+    return ({"gcs": "gs", "abfss": "abfs"}.get(scheme, scheme), parts.netloc, *filter(None, path.split("/")))
 
 
 def open_storage(
