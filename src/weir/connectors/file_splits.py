@@ -11,10 +11,11 @@ import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from weir.errors import ConfigError
 
+Details = TypeVar("Details")
 Format = Literal["text", "jsonl", "csv", "parquet", "arrow"]
 FORMATS: tuple[Format, ...] = ("text", "jsonl", "csv", "parquet", "arrow")
 
@@ -69,10 +70,10 @@ def owner_of(name: str, parallelism: int) -> int:
     return zlib.crc32(name.encode()) % parallelism
 
 
-def wanted(sizes: Mapping[str, int], pattern: str) -> dict[str, int]:
+def wanted(found: Mapping[str, Details], pattern: str) -> dict[str, Details]:
     """The files to read, by name: those that match and are not hidden."""
-    names = (name for name in sorted(sizes) if not name.startswith(("_", ".")) and fnmatch.fnmatchcase(name, pattern))
-    return {name: sizes[name] for name in names}
+    names = (name for name in sorted(found) if not name.startswith(("_", ".")) and fnmatch.fnmatchcase(name, pattern))
+    return {name: found[name] for name in names}
 
 
 def codec_of(file: str) -> str | None:

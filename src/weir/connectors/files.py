@@ -10,18 +10,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 
 from weir.config import Duration, Size, duration_ms, size_bytes
 from weir.connectors.arrow_split import arrow_schema_of
 from weir.connectors.file_splits import Format, check_format, format_of, wanted
-from weir.connectors.files_reader import FilesReader
+from weir.connectors.files_reader import FilesReader, Opened
+from weir.connectors.known_files import KnownFiles, check_link
 from weir.connectors.line_blocks import BLOCK_BYTES
 from weir.connectors.parquet_split import file_schema
 from weir.connectors.split_readers import OnError, Reading
-from weir.errors import ConfigError, SchemaError, shown
+from weir.errors import ConfigError, DataError, SchemaError, shown
 from weir.operators.source import Source, SourceReader
+from weir.runtime.file_details import FileDetails, details_below
 from weir.runtime.storage import (
     ReadableStorage,
     absolute_location,
@@ -48,6 +51,9 @@ class Files(Source):
     header:     csv: whether the first line of each file names its columns
     delimiter:  csv: what stands between values
     split_size: large files are read by several subtasks, in parts of this size; compressed ones are not
+    check_modified: whether a file that has another time of modification than when it was first seen has changed, unless
+                its content is known to be the same, as that of small files is. False: only its length tells
+    follow_links: whether to read links in the directory that point to files outside of it; without it they are an error
 
     Files must appear whole (write elsewhere, then rename) and must not change: one that did is a DataError.
     Directories below `path` are not looked into. A watched
@@ -67,6 +73,8 @@ class Files(Source):
         header: bool = True,
         delimiter: str = ",",
         split_size: Size = "16MB",
+        check_modified: bool = True,
+        follow_links: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = absolute_location(path)
@@ -78,10 +86,12 @@ class Files(Source):
         self.header = header
         self.delimiter = delimiter
         self.split_bytes = size_bytes(split_size, "Files.split_size")
+        self.check_modified = check_modified
+        self.follow_links = follow_links
         self.clock = clock
         self.block_bytes = BLOCK_BYTES
         self._schema = None if schema is None else parse_schema(schema)
-        self._listed: dict[str, int] | None = None
+        self._listed: dict[str, FileDetails] | None = None
         self._check_settings()
 
     def __repr__(self) -> str:
@@ -101,13 +111,14 @@ class Files(Source):
         """Everything that can be known before the start is checked here, where the user sees it."""
         try:
             storage, directory, pattern = self._located()
-            found = wanted(storage.sizes(""), pattern)
+            found = wanted(details_below(storage, ""), pattern)
             reading = self._reading(storage, directory, operator=repr(name), uid=name)
-            for file in found:
+            for file, details in found.items():
                 format_of(file, self.format)
-            for file in [file for file, size in found.items() if size][:1]:
+                check_link(file, details, reading.where(file), follow=self._follows(directory))
+            for file in [file for file, details in found.items() if details.size_bytes][:1]:
                 reading.check(file)
-        except (ConfigError, SchemaError) as error:
+        except (ConfigError, DataError, SchemaError) as error:
             if str(error).startswith(f"source {name!r}"):
                 raise
             raise type(error)(f"source {name!r}: {error}") from error
@@ -121,13 +132,24 @@ class Files(Source):
     def reader(self) -> SourceReader:
         return FilesReader(self._open, watch_ms=self.watch_ms, split_bytes=self.split_bytes, clock=self.clock)
 
-    def _open(self, operator: str, uid: str) -> tuple[Reading, Callable[[], dict[str, int]]]:
-        """For a reader: how to read, and a function that lists the files to read."""
+    def _open(self, operator: str, uid: str) -> Opened:
+        """For a reader: how to read, what is known of the files, and a function that lists those to read."""
         storage, directory, pattern = self._located()
         reading = self._reading(storage, directory, operator=operator, uid=uid)
+        known = KnownFiles(
+            storage,
+            where=reading.where,
+            check_modified=self.check_modified,
+            follow_links=self._follows(directory),
+        )
+        reading = replace(reading, storage=known.as_storage())
         if self._listed is not None:
-            return reading, self._listed.copy
-        return reading, lambda: wanted(storage.sizes(""), pattern)
+            return reading, known, self._listed.copy
+        return reading, known, lambda: wanted(details_below(storage, ""), pattern)
+
+    def _follows(self, directory: str) -> bool:
+        """A link that is named itself is followed, too."""
+        return self.follow_links or directory != shown_location(self.path)
 
     def _located(self) -> tuple[ReadableStorage, str, str]:
         """The storage of the directory, how messages name it, and the pattern of the names to read."""

@@ -8,22 +8,26 @@ or still to be read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from weir.connectors.csv_entrances import CsvEntrances
 from weir.connectors.file_splits import Split, owner_of, split_named, splits_of
+from weir.connectors.known_files import KnownFiles
 from weir.connectors.split_readers import Reading, RowBlock, SplitReader, open_split
-from weir.errors import DataError
 from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.source import SourceReader
+from weir.runtime.file_details import FileDetails
 from weir.runtime.storage_files import translated
 from weir.snapshot.messages import Json
 
 WAIT_MIN_MS, WAIT_MAX_MS = 1.0, 100.0
 
-ListFiles = Callable[[], "dict[str, int]"]
-OpenReading = Callable[[str, str], "tuple[Reading, ListFiles]"]
+Opened: TypeAlias = "tuple[Reading, KnownFiles, Callable[[], dict[str, FileDetails]]]"
+"""How to read, what is known of the files, and how to list them."""
+
+OpenReading: TypeAlias = Callable[[str, str], Opened]
 
 
 class FilesReader(SourceReader):
@@ -40,7 +44,6 @@ class FilesReader(SourceReader):
         self._places: dict[str, tuple[int | None, int]] = {}
         """Of splits that were begun before a restore: the block to go on from, and the rows of it to leave out."""
         self._done: dict[str, int] = {}
-        self._sizes: dict[str, int] = {}
         self._seen: set[str] = set()
         self._split: Split | None = None
         self._reader: SplitReader | None = None
@@ -52,7 +55,8 @@ class FilesReader(SourceReader):
 
     def open(self, context: OperatorContext, restored: Sequence[InlinePart] | None) -> None:
         self._index, self._parallelism = context.index, context.parallelism
-        self._reading, self._list = self._open_reading(f"{context.name!r} (uid {context.uid!r})", context.uid)
+        label = f"{context.name!r} (uid {context.uid!r})"
+        self._reading, self._files, self._list = self._open_reading(label, context.uid)
         parts = [part.value for part in restored or () if part.value is not None]
         for part in parts:
             self._restore(part)
@@ -60,6 +64,8 @@ class FilesReader(SourceReader):
         # A fixed set is what it was at the first start: files that came later are not part of it.
         if self._watch_ms is not None or not parts:
             self._look()
+        else:
+            self._files.check(self._listed())
 
     def poll(self, rows_max: int) -> pa.RecordBatch | None:
         while self._block is None or self._handed == self._block.rows.num_rows:
@@ -82,7 +88,13 @@ class FilesReader(SourceReader):
         unread = {split.name: [split.file_bytes, *self._place_of(split)] for split in self._waiting}
         if self._split is not None:
             unread[self._split.name] = [self._split.file_bytes, *self._place_of(self._split)]
-        return {"split_bytes": self._split_bytes, "splits": unread, "done": dict(self._done)}
+        files = {name.rpartition("@")[0]: None for name in (*unread, *self._done)}
+        return {
+            "split_bytes": self._split_bytes,
+            "splits": unread,
+            "done": dict(self._done),
+            "files": self._files.position(files),
+        }
 
     @property
     def split(self) -> str:
@@ -166,33 +178,29 @@ class FilesReader(SourceReader):
                 split = split_named(name, file_bytes, self._split_bytes)
                 self._waiting.append(split)
                 self._places[name] = (offset, skip)
-                self._sizes[split.file] = file_bytes
+                self._files.restore(split.file, file_bytes, part.get("files", {}))
         for name, file_bytes in part["done"].items():
             if self._is_own(name):
                 self._done[name] = file_bytes
-                self._sizes[name.rpartition("@")[0]] = file_bytes
+                self._files.restore(name.rpartition("@")[0], file_bytes, part.get("files", {}))
 
     def _look(self) -> None:
         """Take in the files that are new."""
         self._looked_ms = self._now_ms()
-        with translated(self._reading.location, "list"):
-            files = self._list()
         waiting = {split.name for split in self._waiting}
-        for file, size in files.items():
-            if self._sizes.get(file, size) != size:
-                raise DataError(
-                    f"{self._reading.where(file)}: the file had {self._sizes[file]} bytes when it was first seen, and "
-                    f"has {size} now; files must appear whole (write elsewhere, then rename) and never change: give "
-                    f"the new content a new name"
-                )
-            if file in self._seen or size == 0:
+        for file, details in self._listed().items():
+            self._files.see(file, details)
+            if file in self._seen or details.size_bytes == 0:
                 continue
             self._seen.add(file)
-            self._sizes[file] = size
-            for split in splits_of(file, size, self._split_bytes):
+            for split in splits_of(file, details.size_bytes, self._split_bytes):
                 if self._is_own(split.name) and split.name not in self._done and split.name not in waiting:
                     self._waiting.append(split)
         self._waiting.sort()
+
+    def _listed(self) -> dict[str, FileDetails]:
+        with translated(self._reading.location, "list"):
+            return self._list()
 
     def _is_own(self, name: str) -> bool:
         return owner_of(name, self._parallelism) == self._index

@@ -154,6 +154,10 @@ class LocalStorage:
     def is_directory(self, path: str) -> bool:
         return os.path.isdir(self._at(path))
 
+    def local_path(self, path: str) -> str:
+        """Where a path lies on this machine."""
+        return self._at(path)
+
     def _at(self, path: str) -> str:
         return os.path.join(self._root, checked(path)) if checked(path) else self._root
 
