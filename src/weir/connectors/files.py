@@ -24,7 +24,7 @@ from weir.connectors.parquet_split import file_schema
 from weir.connectors.split_readers import OnError, Reading
 from weir.errors import ConfigError, DataError, SchemaError, shown
 from weir.operators.source import Source, SourceReader
-from weir.runtime.file_details import FileDetails, details_below
+from weir.runtime.file_details import FileDetails
 from weir.runtime.storage import (
     ReadableStorage,
     absolute_location,
@@ -111,7 +111,7 @@ class Files(Source):
         """Everything that can be known before the start is checked here, where the user sees it."""
         try:
             storage, directory, pattern = self._located()
-            found = wanted(details_below(storage, ""), pattern)
+            found = wanted(storage.details(""), pattern)
             reading = self._reading(storage, directory, operator=repr(name), uid=name)
             for file, details in found.items():
                 format_of(file, self.format)
@@ -145,7 +145,7 @@ class Files(Source):
         reading = replace(reading, storage=known.as_storage())
         if self._listed is not None:
             return reading, known, self._listed.copy
-        return reading, known, lambda: wanted(details_below(storage, ""), pattern)
+        return reading, known, lambda: wanted(storage.details(""), pattern)
 
     def _follows(self, directory: str) -> bool:
         """A link that is named itself is followed, too."""

@@ -14,7 +14,7 @@ from typing import cast
 import pyarrow as pa
 
 from weir.errors import DataError
-from weir.runtime.file_details import FileDetails, details_of
+from weir.runtime.file_details import FileDetails
 from weir.runtime.storage import ReadableStorage
 from weir.snapshot.messages import Json
 
@@ -87,7 +87,7 @@ class KnownFiles:
         known = self._files.get(file)
         if known is None:
             return self._storage.open_input(file)
-        details = details_of(self._storage, file, known.size_bytes)
+        details = self._storage.detail(file)
         check_link(file, details, self._where(file), follow=self._follow_links)
         self._compare(file, known, details)
         opened = self._storage.open_input(file)

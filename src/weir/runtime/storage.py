@@ -17,6 +17,7 @@ from urllib.request import url2pathname
 import pyarrow as pa
 
 from weir.errors import ConfigError, JobError, StorageFull, shown
+from weir.runtime.file_details import FileDetails
 from weir.runtime.ports import Storage
 from weir.runtime.storage_files import LocalStorage, checked
 from weir.runtime.storage_retry import DEFAULT_PATIENCE, Patience, PatientStorage
@@ -35,6 +36,12 @@ class ReadableStorage(Storage, Protocol):
 
     def sizes(self, path: str) -> dict[str, int]:
         """The files directly below, with their length in bytes; empty when there is no such directory."""
+
+    def details(self, path: str) -> dict[str, FileDetails]:
+        """What is known of the files directly below; empty when there is no such directory."""
+
+    def detail(self, path: str) -> FileDetails:
+        """What is known of one file, or FileNotFoundError."""
 
     def open_input(self, path: str) -> pa.NativeFile:
         """A file for reading at any position, or FileNotFoundError."""
@@ -221,6 +228,12 @@ class _WholeFiles:
                 continue  # a directory
         return found
 
+    def details(self, path: str) -> dict[str, FileDetails]:
+        return {name: FileDetails(size) for name, size in self.sizes(path).items()}
+
+    def detail(self, path: str) -> FileDetails:
+        return FileDetails(len(memoryview(self._storage.read(path))))
+
     def open_input(self, path: str) -> pa.NativeFile:
         return pa.BufferReader(self._storage.read(path))
 
@@ -344,6 +357,12 @@ class MemoryStorage:
         with self._lock:
             below = {key[len(prefix) :]: buffer.size for key, buffer in self._files.items() if key.startswith(prefix)}
         return {name: size for name, size in sorted(below.items()) if "/" not in name}
+
+    def details(self, path: str) -> dict[str, FileDetails]:
+        return {name: FileDetails(size) for name, size in self.sizes(path).items()}
+
+    def detail(self, path: str) -> FileDetails:
+        return FileDetails(self.read(path).size)
 
     def open_input(self, path: str) -> pa.NativeFile:
         return pa.BufferReader(self.read(path))

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 import pyarrow as pa
 
 from weir.errors import ProtocolViolation, StorageFull, StorageUnavailable, shown
+from weir.runtime.file_details import FileDetails, local_details
 from weir.runtime.local_names import can_rename_exclusively, rename_exclusively
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -154,9 +155,16 @@ class LocalStorage:
     def is_directory(self, path: str) -> bool:
         return os.path.isdir(self._at(path))
 
-    def local_path(self, path: str) -> str:
-        """Where a path lies on this machine."""
-        return self._at(path)
+    def details(self, path: str) -> dict[str, FileDetails]:
+        found = {}
+        for name in self.sizes(path):
+            with suppress(FileNotFoundError), translated(self._at(path), "look at"):  # taken away just now
+                found[name] = local_details(os.path.join(self._at(path), name))
+        return found
+
+    def detail(self, path: str) -> FileDetails:
+        with translated(self._at(path), "look at"):
+            return local_details(self._at(path))
 
     def _at(self, path: str) -> str:
         return os.path.join(self._root, checked(path)) if checked(path) else self._root

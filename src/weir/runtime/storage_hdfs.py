@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import pyarrow as pa
 
 from weir.errors import ConfigError, StorageFull, StorageUnavailable
+from weir.runtime.file_details import FileDetails
 from weir.runtime.ranged_reads import ranged_file
 from weir.runtime.storage_files import TEMPORARY, checked
 
@@ -125,6 +126,13 @@ class HdfsStorage:
     def sizes(self, path: str) -> dict[str, int]:
         return {_name_of(status): status.length for status in self._below(path) if not status.isdir}
 
+    def details(self, path: str) -> dict[str, FileDetails]:
+        return {_name_of(status): _details(status) for status in self._below(path) if not status.isdir}
+
+    def detail(self, path: str) -> FileDetails:
+        with self._translated(self._name(path), "look at"):
+            return _details(self._client.get_file_info(self._at(path)))
+
     def open_input(self, path: str) -> pa.NativeFile:
         with self._translated(self._name(path), "open"):
             reader = self._client.read(self._at(path))
@@ -223,3 +231,7 @@ def _first_line(error: BaseException) -> str:
     """Without the name node's stack, which it sends along."""
     text = str(error).replace("\\n", "\n").replace("\\t", "\t")
     return text.split("\n", 1)[0].strip() or type(error).__name__
+
+
+def _details(status: FileStatus) -> FileDetails:
+    return FileDetails(status.length, status.modification_time * 1_000)

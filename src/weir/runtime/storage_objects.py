@@ -18,10 +18,12 @@ import obstore
 import pyarrow as pa
 
 from weir.errors import StorageFull, StorageUnavailable
+from weir.runtime.file_details import FileDetails
 from weir.runtime.ranged_reads import ranged_file
 from weir.runtime.storage_files import TEMPORARY, checked
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import ObjectStore
 
 PART_BYTES = 8 << 20
@@ -108,7 +110,14 @@ class ObjectStorage:
             self._delete_file(old)
 
     def sizes(self, path: str) -> dict[str, int]:
-        return dict(sorted(self._below(path)[1].items()))
+        return {name: item["size"] for name, item in sorted(self._below(path)[1].items())}
+
+    def details(self, path: str) -> dict[str, FileDetails]:
+        return {name: _details(item) for name, item in sorted(self._below(path)[1].items())}
+
+    def detail(self, path: str) -> FileDetails:
+        with self._translated(self._name(path), "look at"):
+            return _details(obstore.head(self._store, self._at(path)))
 
     def open_input(self, path: str) -> pa.NativeFile:
         with self._translated(self._name(path), "open"):
@@ -153,13 +162,13 @@ class ObjectStorage:
     def _get(self, key: str) -> pa.Buffer:
         return pa.py_buffer(obstore.get(self._store, key).bytes())
 
-    def _below(self, path: str) -> tuple[set[str], dict[str, int]]:
-        """The directories directly below, and the files with their lengths."""
+    def _below(self, path: str) -> tuple[set[str], dict[str, ObjectMeta]]:
+        """The directories directly below, and the files with what is known of them."""
         with self._translated(self._name(path), "list"):
             found = obstore.list_with_delimiter(self._store, self._at(path) or None)
         directories = {_last(prefix) for prefix in found["common_prefixes"]}
-        objects = {_last(item["path"]): item["size"] for item in found["objects"]}
-        return directories, {name: size for name, size in objects.items() if not name.startswith(TEMPORARY)}
+        objects = {_last(item["path"]): item for item in found["objects"]}
+        return directories, {name: item for name, item in objects.items() if not name.startswith(TEMPORARY)}
 
     def _copied(self, old: str, new: str) -> bool:
         """Copy, or False when something has the new name."""
@@ -233,3 +242,7 @@ def _bytes_of(data: pa.Buffer | bytes) -> Any:
 
 def _last(key: str) -> str:
     return key.rpartition("/")[2]
+
+
+def _details(item: ObjectMeta) -> FileDetails:
+    return FileDetails(item["size"], round(item["last_modified"].timestamp() * 1_000_000))

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from weir.config import Settings, duration_ms
 from weir.errors import StorageFull, StorageUnavailable
+from weir.runtime.file_details import FileDetails
 
 if TYPE_CHECKING:
     from weir.runtime.storage import ReadableStorage
@@ -127,6 +128,12 @@ class PatientStorage:
 
     def sizes(self, path: str) -> dict[str, int]:
         return self._patiently(lambda: self._storage.sizes(path))
+
+    def details(self, path: str) -> dict[str, FileDetails]:
+        return self._patiently(lambda: self._storage.details(path))
+
+    def detail(self, path: str) -> FileDetails:
+        return self._patiently(lambda: self._storage.detail(path))
 
     def open_input(self, path: str) -> pa.NativeFile:
         return self._patiently(lambda: self._storage.open_input(path))
