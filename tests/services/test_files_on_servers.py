@@ -34,7 +34,7 @@ def test_a_job_reads_files_in_splits_from_a_server(
     env = weir.Environment(parallelism=2)
     schema = "n long, word string"
     lines = env.read(io.Files(location_below(place, "in/one.csv"), "csv", schema, split_size=100_000), uid="lines")
-    tables = env.read(io.Files(location_below(place, "tables"), "parquet", split_size=100_000), uid="tables")
+    tables = env.read(io.Files(location_below(place, "tables"), "parquet", schema, split_size=100_000), uid="tables")
     found = pl.from_arrow(lines.union(tables.select("n", "word", uid="both")).collect())
     assert isinstance(found, pl.DataFrame)
     assert found.sort("n").equals(pl.concat([frame, frame, frame]).cast(found.schema).sort("n"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 import threading
+import uuid
 from collections.abc import Callable
 from typing import Protocol, cast
 from urllib.parse import quote, unquote, urlsplit
@@ -19,13 +20,12 @@ import pyarrow as pa
 from weir.errors import ConfigError, JobError, StorageFull, shown
 from weir.runtime.file_details import FileDetails
 from weir.runtime.ports import Storage
-from weir.runtime.storage_files import LocalStorage, checked
+from weir.runtime.storage_files import TEMPORARY, LocalStorage, checked
 from weir.runtime.storage_retry import DEFAULT_PATIENCE, Patience, PatientStorage
 
 _OBJECT_STORES = ("s3", "gs", "gcs", "abfs", "abfss", "az")
 _HADOOP = ("hdfs", "viewfs")
 KNOWN_SCHEMES = ("file", *_OBJECT_STORES, *_HADOOP)
-_PROBE = "_weir_probe"
 
 StorageFactory = Callable[[str], Storage]
 _registered: dict[str, StorageFactory] = {}
@@ -195,9 +195,10 @@ def check_claimable(storage: Storage, location: str, *, exclusive: bool) -> None
 
 def check_writable(storage: Storage, what: str) -> None:
     """Write and delete a probe. A JobError names `what` and the cause when that fails."""
+    probe = f"{TEMPORARY}{uuid.uuid4().hex}"  # one's own: others may try the same at this moment
     try:
-        storage.write(_PROBE, b"probe")
-        storage.delete(_PROBE)
+        storage.write(probe, b"probe")
+        storage.delete(probe)
     except OSError as error:
         raise _not_writable(what, error) from error
 

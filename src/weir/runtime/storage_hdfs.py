@@ -37,6 +37,8 @@ PIECE_BYTES = 8 << 20
 
 _NO_ROOM = ("QuotaExceeded", "could only be written to 0 of", "No space left", "OutOfSpace")
 _NOT_A_DIRECTORY = ("ParentNotDirectoryException", "is not a directory")
+_WRITING = ("write", "publish", "create")
+"""Where a file that is gone was our own: another writer of the same name has taken it away."""
 _NOT_EMPTY = "PathIsNotEmptyDirectoryException"
 
 
@@ -215,7 +217,9 @@ class HdfsStorage:
             yield
         except (FileExistsError, StorageUnavailable):
             raise
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if action in _WRITING:
+                raise StorageUnavailable(f"{action} {where}: {_first_line(error)}") from None
             raise FileNotFoundError(f"{where}: no such file") from None
         except (OSError, RuntimeError, ValueError) as error:
             text = str(error)
