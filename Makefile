@@ -13,6 +13,7 @@ DEV    := $(VENV)/.installed-dev
 JAVA   := scripts/with-java.sh
 JOBS   ?= 2
 SEEDS  ?= 1000
+FIRST  ?= 0
 CHECK_SEEDS := 300
 
 export PYTHON
@@ -50,8 +51,9 @@ format: $(DEV) ## put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-sim: $(DEV) ## SEEDS=1000: that many simulated runs; SEED=n: replay one of them with its trace
-	$(BIN)/python -m tests.sim.run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+sim: $(DEV) ## SEEDS=1000 FIRST=0 RESUME=1: that many simulated runs; SEED=n: replay one of them with its trace
+	$(BIN)/python -m tests.sim.run \
+	  $(if $(SEED),--seed $(SEED),--first $(FIRST) --seeds $(SEEDS) $(if $(RESUME),--resume))
 
 bench: $(RUN) ## each workload once, one JSON line each
 	for workload in filter keyed-sum keyed-process keyed-batches window sliding session interval-join latency recovery; do \

@@ -34,15 +34,26 @@ def to_batch(rows: Sequence[tuple[int, ...]], schema: pa.Schema = SCHEMA) -> pa.
 class SimSource(Source):
     """`splits` contiguous runs of rows, handed out in small random batches, sometimes none."""
 
-    def __init__(self, rng: random.Random, first: int, per_split: int, splits: int, stride: int | None = None) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        first: int,
+        per_split: int,
+        splits: int,
+        *,
+        stride: int | None = None,
+        pace: float = 1.0,
+    ) -> None:
         self.rng = rng
+        self.pace = pace
+        """How often there is something to read, at most 0.8 of the times."""
         self.first = first
         self.per_split = per_split
         self.splits = splits
         self.stride = stride or per_split
         """How far apart the first rows of two splits are."""
-        self.reached: dict[tuple[int, int], int] = {}
-        """How far the readers of an attempt have come, by attempt and split."""
+        self.reached: dict[tuple[str, int, int], int] = {}
+        """How far the readers of an attempt have come, by lineage, attempt and split."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -67,18 +78,18 @@ class SimReader(SourceReader):
         mine = [s for s in range(self._source.splits) if s % context.parallelism == context.index]
         positions = {int(s): n for part in restored or () for s, n in part.value.items()}
         self._next = {split: positions.get(split, 0) for split in mine}
-        self._attempt = context.attempt
+        self._attempt = context.lineage, context.attempt
 
     def poll(self, rows_max: int) -> pa.RecordBatch | None:
         rng = self._source.rng
         open_splits = [s for s, n in self._next.items() if n < self._source.per_split]
-        if not open_splits or rng.random() < 0.2:
+        if not open_splits or rng.random() >= 0.8 * self._source.pace:
             return None
         split = rng.choice(open_splits)
         self._split = str(split)
         start = self._next[split]
-        count = min(rng.randint(1, 6), self._source.per_split - start, rows_max)
-        self._next[split] = self._source.reached[self._attempt, split] = start + count
+        count = min(rng.randint(1, 6 if self._source.pace == 1.0 else 2), self._source.per_split - start, rows_max)
+        self._next[split] = self._source.reached[(*self._attempt, split)] = start + count
         return to_batch(make_rows(self._source.first + split * self._source.stride + start, count))
 
     @property
@@ -115,6 +126,11 @@ class External:
         if self.rng.random() < self.trouble:
             raise StorageUnavailable("simulated: the reply of the external system was lost")
 
+    def clear(self) -> None:
+        """Somebody deletes all that it holds."""
+        self.prepared.clear()
+        self.committed.clear()
+
     def rows_of(self, uid: str) -> list[tuple[Any, ...]]:
         """What readers of one sink's output see."""
         return [row for name, rows in self.committed.items() if name.startswith(f"{uid}/") for row in rows]
@@ -134,10 +150,12 @@ class SimWriter(SinkWriter):
         self._rows: list[tuple[Any, ...]] = []
 
     def open(self, context: OperatorContext, restored: Sequence[Json] | None) -> None:
-        self._prefix = f"{context.uid}/{context.index}/{context.attempt}"
+        self._prefix = f"{context.uid}/{context.index}/{context.lineage}/{context.attempt}"
         for name in list(self._external.prepared):
-            uid, index, attempt, _ = name.split("/")
-            mine = uid == context.uid and int(index) % context.parallelism == context.index
+            uid, index, lineage, attempt, _ = name.split("/")
+            mine = (
+                uid == context.uid and lineage == context.lineage and int(index) % context.parallelism == context.index
+            )
             # Older ones were handed on, perhaps at another parallelism: their names do not tell whose they are now.
             if mine and int(attempt) == context.attempt - 1 and name not in (restored or ()):
                 del self._external.prepared[name]

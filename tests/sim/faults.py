@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from weir.errors import StorageUnavailable
-from weir.runtime import phases
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -41,21 +40,34 @@ def crash_driver(world: World) -> None:
 
 
 def second_driver(world: World) -> None:
-    """The driver freezes; somebody believes that it is dead and starts another; then it thaws and goes on."""
-    world.driver.frozen_until_ms = world.clock.time_ms + world.rng.choice([0, 5, 20, 60])
+    """The driver freezes; somebody believes that it is dead and starts another; then it thaws and goes on, perhaps when
+    the other has completed checkpoints of its own, or has finished the job."""
+    rng = world.rng
+    completed = rng.choice([None, None, 1, 2, 4, 1_000])
+    world.driver.freeze(
+        world.clock.time_ms + rng.choice([0, 5, 20, 60]),
+        thaws_at=None if completed is None else len(world.completed_ids) + completed,
+    )
     world.log(f"{world.driver.name} freezes until {world.driver.frozen_until_ms:.0f}ms; another is started")
     world.start_driver(resume=True)
 
 
+def freeze_driver(world: World) -> None:
+    """The driver freezes, and nobody minds."""
+    world.driver.freeze(world.clock.time_ms + world.rng.choice([5, 40, 150]))
+    world.log(f"{world.driver.name} freezes until {world.driver.frozen_until_ms:.0f}ms")
+
+
 def cancel_job(world: World) -> None:
     """The user cancels the job, whatever it is doing, and goes on later from its last checkpoint."""
-    world.log(f"{world.driver.name} is cancelled")
-    world.driver.driver.cancel()
+    if world.driver.has_started:
+        world.log(f"{world.driver.name} is cancelled")
+        world.driver.act(world.driver.driver.cancel)
 
 
 def request_checkpoint(world: World) -> None:
-    if isinstance(world.driver.driver.phase, phases.Running):
-        world.driver.driver.request_checkpoint()
+    if world.driver.is_running:
+        world.driver.act(world.driver.driver.request_checkpoint)
 
 
 def tear_change(world: World) -> None:
@@ -100,6 +112,7 @@ FAULTS: list[Fault] = [
     *[delay_line] * 2,
     *[crash_driver] * 2,
     second_driver,
+    freeze_driver,
     cancel_job,
     *[request_checkpoint] * 2,
     tear_change,
@@ -130,3 +143,27 @@ def draw_faults(rng: random.Random) -> list[tuple[int, Fault]]:
 
 def draw_ambushes(rng: random.Random) -> list[Fault]:
     return [rng.choice(AMBUSHES) for _ in range(rng.choice([0, 1, 2, 4]))]
+
+
+class Hangs:
+    """Storage calls that hang for longer than anything else in the world, until their driver was overtaken perhaps."""
+
+    def __init__(self, world: World, rng: random.Random) -> None:
+        self._world = world
+        self._rng = rng
+        self._probability = rng.choice([0.0, 0.0, 0.002, 0.01])
+        self._of_deletes = rng.choice([0.0, 0.02, 0.1])
+        self.count = 0
+
+    def until_ms(self, call: str) -> float:
+        """When the call that is made now can take effect."""
+        world, probability = self._world, self._of_deletes if call == "delete" else self._probability
+        if not probability or world.steps >= FAULT_STEPS or self._rng.random() >= probability:
+            return 0.0
+        self.count += 1
+        until_ms = world.clock.time_ms + self._rng.choice([10, 25, 60, 150])
+        world.log(f"a {call} hangs until {until_ms:.0f}ms")
+        if world.job.beside is not None and self._rng.random() < 0.3:
+            # In a job of several regions a good moment for one of them to be lost.
+            world.ambush(kill_task)
+        return until_ms

@@ -18,6 +18,16 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 @contextmanager
+def patched_here(instance: Any, name: str, value: Any) -> Iterator[None]:
+    """Of one object only: while something of it is stopped at a storage call, others of its class are what they are."""
+    setattr(instance, name, value)
+    try:
+        yield
+    finally:
+        delattr(instance, name)
+
+
+@contextmanager
 def all_of(*changes: AbstractContextManager[None]) -> Iterator[None]:
     with ExitStack() as stack:
         for change in changes:

@@ -1,12 +1,12 @@
-"""Simulated ports: a clock that the world moves, channels and control lines that deliver when the world says so,
-and background work that runs, or never runs, when the world decides.
+"""Simulated ports: a clock that the world moves, channels and control lines that deliver when the world says so.
+Background work is in work.py.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from weir.ids import ChannelId
@@ -27,26 +27,6 @@ class SimClock:
 
     def not_before(self, wall_ms: float) -> None:
         """Nobody sets this clock."""
-
-
-class SimBackground:
-    """Work that was handed over and has not run yet."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
-
-    def run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self.waiting.append((work, done))
-
-    def breathe(self) -> None:
-        """Time does not pass while work is done."""
-
-    def take(self, index: int) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-        """Threads may finish in any order."""
-        self.waiting.rotate(-index)
-        chosen = self.waiting.popleft()
-        self.waiting.rotate(index)
-        return chosen
 
 
 class SimChannel:

@@ -1,9 +1,14 @@
-"""Run simulated seeds: `python -m tests.sim.run --seeds 1000`, or replay one: `--seed 17`."""
+"""Run simulated seeds: `python -m tests.sim.run --seeds 1000`, or replay one: `--seed 17`.
+
+`--first` and `--seeds` give the range, `--resume` leaves out what has passed with the same sources before (which is
+kept in .sim/), `--variants` says for every broken engine which seed catches it first.
+"""
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import multiprocessing.pool
 import os
 import sys
 import time
@@ -13,6 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from tests.sim.checkers import check, check_now
+from tests.sim.progress import Progress
 from tests.sim.variants import VARIANTS
 from tests.sim.world import World
 
@@ -22,6 +28,9 @@ RUNS_MAX = 3
 STARTED_FROM_SAVEPOINT = 0.7
 RESUMED_IN_PLACE = 0.5
 """How often a savepoint is used, and how often a stopped job is gone on with where it is."""
+
+SEEDS_AT_ONCE = 5
+"""Seeds that a process is given at once."""
 
 
 def simulate(seed: int, trace: Callable[[str], None] | None = None) -> World:
@@ -42,6 +51,7 @@ def runs(seed: int, trace: Callable[[str], None] | None = None) -> Iterator[Worl
             world.resume()
             world.run()
         check(world)
+        world.close()
         world = _from_savepoint(world, seed, trace)
 
 
@@ -62,6 +72,9 @@ def failure_of(seed: int, variant: str | None = None) -> str | None:
     except Exception:
         trail = "" if world is None else "\n".join(list(world.trace)[-40:])
         return f"seed {seed} failed; replay it with: make sim SEED={seed}\n{trail}\n{traceback.format_exc()}"
+    finally:
+        if world is not None:
+            world.close()
     return None
 
 
@@ -70,34 +83,78 @@ def broken(variant: str | None) -> AbstractContextManager[None]:
     return nullcontext() if variant is None else VARIANTS[variant]()
 
 
+# --- The command ------------------------------------------------------------------------------------------
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1000, help="how many seeds to run")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--seed", type=int, help="run one seed and print its trace")
-    parser.add_argument("--variant", choices=sorted(VARIANTS), help="break the engine on purpose")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    options = parser.parse_args()
+    options = _options()
     if options.seed is not None:
         with broken(options.variant):
             simulate(options.seed, print)
         print(f"seed {options.seed}: passed")
         return 0
-    started = time.monotonic()
     seeds = range(options.first, options.first + options.seeds)
-    failures = 0
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(options.processes) as pool:
-        outcomes = pool.imap_unordered(partial(failure_of, variant=options.variant), seeds, chunksize=5)
-        for done, failure in enumerate(outcomes, 1):
+    if options.variants is not None:
+        return run_variants(options.variants or sorted(VARIANTS), seeds, options.processes)
+    return run_seeds(seeds, options.variant, processes=options.processes, resume=options.resume)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000, help="how many seeds to run")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--seed", type=int, help="run one seed and print its trace")
+    parser.add_argument("--resume", action="store_true", help="leave out what has passed with the same sources")
+    parser.add_argument("--variant", choices=sorted(VARIANTS), help="break the engine on purpose")
+    parser.add_argument("--variants", nargs="*", metavar="NAME", help="find the first seed that catches each of these")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    return parser.parse_args()
+
+
+def run_seeds(seeds: range, variant: str | None, *, processes: int, resume: bool) -> int:
+    """All of them, in parallel; 1 when one has failed."""
+    started, failed = time.monotonic(), 0
+    with Progress(variant) as progress, _pool(processes) as pool:
+        left = [seed for seed in seeds if not resume or seed not in progress.passed]
+        outcomes = pool.imap_unordered(partial(_outcome, variant=variant), left, chunksize=SEEDS_AT_ONCE)
+        for done, (seed, failure) in enumerate(outcomes, 1):
+            progress.note(seed, passed=failure is None)
             if failure is not None:
-                failures += 1
-                print(f"\n{failure}")
+                failed += 1
+                print(f"\n{failure}", flush=True)
             if sys.stderr.isatty():
-                print(f"\r{done}/{options.seeds} seeds, {failures} failed", end="", file=sys.stderr)
-    print(f"{options.seeds} seeds in {time.monotonic() - started:.0f} s")
-    print(f"{options.seeds - failures} passed, {failures} failed")
-    return 1 if failures else 0
+                print(f"\r{done}/{len(left)} seeds, {failed} failed", end="", file=sys.stderr)
+    if len(left) < len(seeds):
+        print(f"{len(seeds) - len(left)} seeds have passed before")
+    print(f"{len(left)} seeds in {time.monotonic() - started:.0f} s")
+    print(f"{len(seeds) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+def run_variants(names: list[str], seeds: range, processes: int) -> int:
+    """For each variant the first of these seeds that catches it, as lines for first_seeds.py; 1 when one is missed."""
+    first: dict[str, int | None] = {}
+    with _pool(processes) as pool:
+        found = pool.imap_unordered(partial(first_seed, seeds=seeds), names)
+        for name, seed in found:
+            first[name] = seed
+            print(f'    "{name}": {seed},' if seed is not None else f"    # {name} is not caught", flush=True)
+    missed = sorted(name for name, seed in first.items() if seed is None)
+    print(f"{len(names) - len(missed)} caught, {len(missed)} not: {', '.join(missed)}")
+    return 1 if missed else 0
+
+
+def first_seed(name: str, seeds: range) -> tuple[str, int | None]:
+    """The first seed that fails with the variant and passes without it."""
+    return name, next((seed for seed in seeds if failure_of(seed, name) and failure_of(seed) is None), None)
+
+
+def _outcome(seed: int, variant: str | None) -> tuple[int, str | None]:
+    return seed, failure_of(seed, variant)
+
+
+def _pool(processes: int) -> multiprocessing.pool.Pool:
+    return multiprocessing.get_context("spawn").Pool(processes)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.sim.externals import SimReader
-from tests.sim.patching import all_of, patched
+from tests.sim.patching import all_of, patched, patched_here
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.claims import ClaimDesk
 from weir.runtime.driver import Driver
@@ -106,11 +106,11 @@ def every_attempt_starts_from_the_savepoint() -> AbstractContextManager[None]:
     original = CheckpointStore.claim
 
     def claim_and_check(self: ClaimDesk, plan: Any, region: Any) -> Any:
-        def claim(store: CheckpointStore, *given: Any) -> Any:
-            claimed = original(store, *given)
+        def claim(*given: Any) -> Any:
+            claimed = original(self._store, *given)
             return claimed if self._origin is None else replace(claimed, restore=None, completed=())
 
-        with patched(CheckpointStore, "claim", claim):
+        with patched_here(self._store, "claim", claim):
             return check(self, plan, region)
 
     check = ClaimDesk._claim_and_check

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tests.sim.ports import SimBackground, SimCalls, SimChannel, SimControl, SimTransport
-from tests.sim.storage import CallerCrashed
+from tests.sim.ports import SimCalls, SimChannel, SimControl, SimTransport
+from tests.sim.work import Process, Work
 from weir.errors import JobError, ProtocolViolation, WeirError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, ChannelId, TaskIndex
@@ -26,7 +26,8 @@ from weir.snapshot.messages import (
 )
 
 if TYPE_CHECKING:
-    from tests.sim.world import SimDriver, World
+    from tests.sim.drivers import SimDriver
+    from tests.sim.world import World
 
 HEARTBEAT_MS = 10.0
 
@@ -35,21 +36,19 @@ class SimulationFailed(AssertionError):
     """The job did something that it must never do."""
 
 
-class SimTask:
+class SimTask(Process):
     """One task process of one attempt."""
 
     def __init__(self, world: World, stage: SimStage, task: TaskIndex) -> None:
+        super().__init__(world.job.settings.snapshot_threads)
         self.world = world
         self.stage = stage
         self.task = task
         self.control = SimControl()
-        self.background = SimBackground()
         self.inbox: deque[ToTask] = deque()
         self.on_the_way: deque[ToTask] = deque()
         self.worker: Worker | None = None
-        self.alive = True
         self.started = False
-        self.frozen_until_ms = 0.0
         self.heard_after_ms = 0.0
         self.beat_ms = 0.0
 
@@ -58,22 +57,38 @@ class SimTask:
         return f"task {self.stage.attempt}.{self.task}"
 
     def step(self) -> None:
-        """What the task's loop does in one turn."""
-        self.guard(self._turn)
+        """What the task's loop does in one turn, or as far as it comes."""
+        if self.main is None:
+            self.main = Work(self._turn, owner=self)
+        if self.main.is_ready(self.world.clock.time_ms):
+            self.go_on(self.main)
+
+    def main_ended(self, work: Work) -> None:
+        if isinstance(work.result, Exception):
+            self._ended_by(work.result)
+
+    def told(self, work: Work) -> None:
+        self.guard(lambda: super(SimTask, self).told(work))
+
+    def crashed(self) -> None:
+        self.die("killed in the middle of a write")
 
     def guard(self, act: Callable[[], None]) -> None:
         """Run something in this process: an error ends it, as it would on Spark."""
         try:
             act()
-        except ProtocolViolation as error:
+        except Exception as error:
+            self._ended_by(error)
+
+    def _ended_by(self, error: Exception) -> None:
+        if isinstance(error, ProtocolViolation):
             raise SimulationFailed(f"{self.label}: {error}") from error
-        except (WeirError, OSError) as error:
-            code = error.code if isinstance(error, WeirError) else type(error).__name__
-            self.control.send(TaskFailed(self.stage.attempt, self.task, str(error), code, isinstance(error, JobError)))
-            self.world.log(f"{self.label} failed: {error}")
-            self.die(f"task {self.task} failed")
-        except CallerCrashed:
-            self.die("killed in the middle of a write")
+        if not isinstance(error, WeirError | OSError):
+            raise error
+        code = error.code if isinstance(error, WeirError) else type(error).__name__
+        self.control.send(TaskFailed(self.stage.attempt, self.task, str(error), code, isinstance(error, JobError)))
+        self.world.log(f"{self.label} failed: {error}")
+        self.die(f"task {self.task} failed")
 
     def _turn(self) -> None:
         if not self.started:
@@ -131,22 +146,23 @@ class SimTask:
         self.worker.open(manifest, source)
 
     def leave(self) -> None:
-        """Exit in good order: what has begun in the background is waited for, the rest is dropped."""
-        while self.background.waiting:
-            work, _ = self.background.waiting.popleft()
-            if self.world.rng.random() < 0.5:
-                run_quietly(work)
+        """Exit in good order: what has begun in the background is waited for, but not for ever; the rest is dropped."""
+        for work in self.background.begun:
+            if not work.has_hung and self.world.rng.random() < 0.7:
+                work.go_to_the_end()
+        self.main = None  # this very thread
+        self.world.orphaned(self.kill_works())
         if self.worker is not None:
             self.worker.close()
         self.alive = False
         self.stage.task_ended(None)
 
     def die(self, reason: str) -> None:
-        """Die at once. Work that a thread had begun may still reach storage, later."""
+        """Die at once. What it was writing may still reach storage, later."""
         if not self.alive:
             return
         self.alive = False
-        self.world.orphans += [work for work, _ in self.background.waiting if self.world.rng.random() < 0.5]
+        self.world.orphaned(self.kill_works())
         self.world.log(f"{self.label} died: {reason}")
         if self.world.rng.random() < 0.3:
             # Its last words are still on their way.
@@ -203,10 +219,10 @@ class SimCluster:
         self._world.log(f"{self._owner.name} launches attempt {attempt}{which}, parallelism {plan.parallelism}")
         users = self._world.users
         users.went_on_after_draining = users.went_on_after_draining or bool(users.drained)
-        self._world.stages[attempt] = SimStage(self._world, self._owner, attempt, plan)
+        self._world.stages[self._owner.number, attempt] = SimStage(self._world, self._owner, attempt, plan)
 
     def send(self, attempt: AttemptId, task: TaskIndex, message: ToTask) -> None:
-        stage = self._world.stages.get(attempt)
+        stage = self._world.stages.get((self._owner.number, attempt))
         if stage is not None and stage.tasks[task].alive:
             stage.tasks[task].on_the_way.append(message)
         if isinstance(message, DrainSources):
@@ -215,14 +231,6 @@ class SimCluster:
             self._world.maybe_ambush(within_steps=200)
 
     def kill(self, attempt: AttemptId) -> None:
-        if stage := self._world.stages.get(attempt):
+        if stage := self._world.stages.get((self._owner.number, attempt)):
             stage.doomed = self._owner.was_broken = True
             stage.error = stage.error or "killed by the driver"
-
-
-def run_quietly(work: Callable[[], Any]) -> None:
-    """Work of a process that is gone: whatever comes of it, nobody hears."""
-    try:
-        work()
-    except (Exception, CallerCrashed):
-        return

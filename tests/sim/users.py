@@ -17,14 +17,15 @@ from tests.sim.stage import SimulationFailed
 from tests.sim.workload import SCHEME
 from weir.errors import JobError
 from weir.ids import AttemptId
-from weir.runtime import layout, phases
+from weir.runtime import layout
 from weir.runtime.phases import Notice
 from weir.runtime.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest, checksum, decode
 from weir.snapshot.messages import CheckpointRequested, Then
 
 if TYPE_CHECKING:
-    from tests.sim.world import SimDriver, World
+    from tests.sim.drivers import SimDriver
+    from tests.sim.world import World
 
 REQUEST_STEPS = 800
 """Requests fall within the first so many steps, before most jobs are over."""
@@ -69,18 +70,25 @@ class Users:
     def act(self) -> None:
         """Ask for what is due, as soon as the job runs."""
         while self._requests and self._requests[0][0] <= self._world.steps:
-            if not isinstance(self._world.driver.driver.phase, phases.Running):
+            if not self._world.driver.is_running:
                 return
             self._requests.pop(0)[1](self)
 
+    def start_anew(self) -> None:
+        """The job begins again with nothing."""
+        self.drained.clear()
+        self.went_on_after_draining = False
+
     def ask(self, then: Then, *, saved: bool) -> None:
         asked = self._new("savepoint" if then is Then.GO_ON else then.value, saved=saved)
-        asked.driver.driver.request(CheckpointRequested(asked.savepoint, then, asked.name))
+        request = CheckpointRequested(asked.savepoint, then, asked.name)
+        asked.driver.act(lambda: asked.driver.driver.request(request))
 
     def rescale(self) -> None:
         asked = self._new("rescale", saved=False)
         try:
-            asked.driver.driver.rescale(self._world.job.plan(self.rng), asked.name)
+            plan = self._world.job.plan(self.rng)
+            asked.driver.act(lambda: asked.driver.driver.rescale(plan, asked.name))
         except JobError as error:
             if "already being rescaled" not in str(error):
                 raise
@@ -179,7 +187,7 @@ def drain(users: Users) -> None:
     users.ask(Then.DRAIN, saved=users.rng.random() < SAVED)
 
 
-REQUESTS: list[Callable[[Users], None]] = [*[save] * 4, *[stop] * 2, drain, *[Users.rescale] * 2]
+REQUESTS: list[Callable[[Users], None]] = [*[save] * 4, *[stop] * 2, *[drain] * 2, *[Users.rescale] * 2]
 
 
 def draw_requests(rng: random.Random) -> list[tuple[int, Callable[[Users], None]]]:

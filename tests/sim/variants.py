@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from tests.sim.loops import LOOP_VARIANTS
-from tests.sim.patching import all_of, patched
+from tests.sim.patching import all_of, patched, patched_here
 from tests.sim.savepoint_variants import SAVEPOINT_VARIANTS
+from tests.sim.storage_variants import STORAGE_VARIANTS
 from tests.sim.time_variants import TIME_VARIANTS
 from weir.connectors.file_sink import FileSinkWriter
 from weir.connectors.parts import PartDirectory, pending_directory
@@ -200,10 +201,10 @@ def claim_without_a_second_look() -> AbstractContextManager[None]:
     def claim(self: CheckpointStore, *given: Any) -> Any:
         before, is_first = self.listing(), self._attempts.own is None
         attempt = self._attempts.take()
-        stale = patched(CheckpointStore, "listing", lambda self: before)
+        stale = patched_here(self, "listing", lambda: before)
         if is_first:
             self._check_lineage()
-        with all_of(stale, patched(Attempts, "take", lambda self: attempt)):
+        with all_of(stale, patched_here(self._attempts, "take", lambda: attempt)):
             return original(self, *given)
 
     return patched(CheckpointStore, "claim", claim)
@@ -250,7 +251,7 @@ def restored_positions_ignored() -> AbstractContextManager[None]:
     original = _Builder._source
 
     def source(self: Any, operator: Any, spec: Any, common: Any) -> Any:
-        with patched(_Builder, "_restored", lambda self, context: None):
+        with patched_here(self, "_restored", lambda context: None):
             return original(self, operator, spec, common)
 
     return patched(_Builder, "_source", source)
@@ -446,6 +447,7 @@ VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         lost_region_keeps_its_snapshots,
         lost_region_counts_as_finished,
         *SAVEPOINT_VARIANTS,
+        *STORAGE_VARIANTS,
         *TIME_VARIANTS,
         *LOOP_VARIANTS,
     )

@@ -32,6 +32,8 @@ PARALLELISM_MAX = 4
 SCHEME = "simulated"
 FIRST_PLACE = "1"
 """The directory of the first run of a job. Runs from its savepoints are in "2", "3" and so on."""
+BUSY_PACE = 0.4
+"""How fast jobs read that are to take many checkpoints."""
 TOTALS = "key long, n long, total long"
 
 
@@ -64,6 +66,7 @@ class Job:
     settings: Settings
     before: frozenset[Row] = frozenset()
     """What the run that this one goes on from has read."""
+    parallelism_max: int = PARALLELISM_MAX
     prefix: str = ""
     """Of every uid."""
     beside: Job | None = None
@@ -77,7 +80,7 @@ class Job:
 
     def plan(self, rng: random.Random) -> Plan:
         """The plan at a parallelism that is drawn anew; the answer does not depend on it."""
-        env = weir.Environment(parallelism=rng.randint(1, PARALLELISM_MAX), settings=self.settings)
+        env = weir.Environment(parallelism=rng.randint(1, self.parallelism_max), settings=self.settings)
         for region in self.regions:
             region.lay_out(env, rng)
         return env.plan()
@@ -382,7 +385,7 @@ def draw_job(rng: random.Random, external: External) -> Job:
     tiny = rng.random() < 0.06
     sources = [_draw_source(rng, i, tiny=tiny) for i in range(rng.randint(1, 3))]
     steps = [make(rng) for probability, make in _STEPS if rng.random() < probability]
-    ends = [(end, _draw_sink(rng, end, external)) for end in rng.sample(list(_END), rng.choice([1, 1, 2]))]
+    ends = [(end, draw_sink(rng, end, external)) for end in rng.sample(list(_END), rng.choice([1, 1, 2]))]
     settings = Settings(
         max_parallelism=rng.choice([4, 16, 128]),
         channel_batches_max=rng.choice([1, 2, 8]),
@@ -393,6 +396,7 @@ def draw_job(rng: random.Random, external: External) -> Job:
         heartbeat_timeout="160ms",
         launch_timeout="800ms",
         stop_timeout="100ms",
+        snapshot_threads=rng.choice([1, 2, 2, 4]),
         commit_retries_max=3,
         commit_retry_delay="1ms",
         commit_retry_delay_max="4ms",
@@ -400,6 +404,28 @@ def draw_job(rng: random.Random, external: External) -> Job:
         outage_retry_delay_max="5ms",
     )
     return Job(steps, sources, ends, draw_checkpoints(rng), settings)
+
+
+def draw_busy_job(rng: random.Random, external: External, *, time_rng: random.Random) -> Job:
+    """A small job that takes one checkpoint after the other, with more of them under way than are kept: what it has in
+    storage changes all the time."""
+    job = draw_job(rng, external)
+    timed = draw_timed(time_rng) if rng.random() < 0.5 else None
+    if timed is None:
+        source = SimSource(rng, 0, rng.randint(30, 60), rng.randint(1, 2), pace=BUSY_PACE)
+        sources: list[tuple[Source, list[Row]]] = [(source, make_rows(0, source.per_split * source.splits))]
+    else:
+        sources = [draw_timed_source(rng, OTHER * i, pace=BUSY_PACE) for i in range(timed.sources)]
+    end = rng.choice(["agg", "agg", "process", "batches"]) if timed is None else "timed"
+    checkpoints = Checkpoints(
+        every=rng.choice(["1ms", "2ms"]),
+        timeout="1s",
+        max_concurrent=rng.choice([1, 2, 4, 4]),
+        tolerable_failures=rng.choice([2, 100]),
+        retain=rng.choice([1, 1, 2]),
+    )
+    ends = [(end, draw_sink(rng, end, external))]
+    return replace(job, steps=[], sources=sources, ends=ends, checkpoints=checkpoints, timed=timed, parallelism_max=2)
 
 
 def with_regions(job: Job, rng: random.Random, external: External, *, time_rng: random.Random) -> Job:
@@ -411,9 +437,9 @@ def with_regions(job: Job, rng: random.Random, external: External, *, time_rng: 
         end, timed = rng.choice([*_END, *["timed"] * 3]), None
         if end == "timed":
             timed, first = draw_timed(time_rng), 100_000 * (number + 1)
-            sources, steps = [_draw_timed_source(rng, first)], []
-            sources += [_draw_timed_source(time_rng, first + OTHER) for _ in range(timed.sources - 1)]
-        ends = [(end, _draw_sink(rng, f"{prefix}{end}", external))]
+            sources, steps = [draw_timed_source(rng, first)], []
+            sources += [draw_timed_source(time_rng, first + OTHER) for _ in range(timed.sources - 1)]
+        ends = [(end, draw_sink(rng, f"{prefix}{end}", external))]
         other = Job(steps, sources, ends, job.checkpoints, job.settings, prefix=prefix, beside=job.beside, timed=timed)
         job = replace(job, beside=other)
     return job
@@ -423,7 +449,7 @@ def with_loop(job: Job, rng: random.Random, external: External) -> Job:
     """The same job with a loop beside it."""
     sources = [_draw_source(rng, 50 + i, tiny=rng.random() < 0.1) for i in range(rng.randint(1, 2))]
     steps = [make(rng) for probability, make in _STEPS[:3] if rng.random() < probability]
-    ends = [("loop", _draw_sink(rng, "loop-loop", external))]
+    ends = [("loop", draw_sink(rng, "loop-loop", external))]
     settings = replace(job.settings, loop_memory_max=rng.choice([0, 200, "64MB"]))
     other = Job(steps, sources, ends, job.checkpoints, settings, prefix="loop-", beside=job.beside)
     return replace(job, beside=other, settings=settings)
@@ -442,13 +468,15 @@ def _draw_source(rng: random.Random, index: int, *, tiny: bool) -> tuple[Source,
     return SimSource(rng, first, per_split, splits), rows
 
 
-def _draw_timed_source(rng: random.Random, first: int) -> tuple[Source, list[Row]]:
+def draw_timed_source(rng: random.Random, first: int, *, pace: float = 1.0) -> tuple[Source, list[Row]]:
     per_split, splits = rng.randint(5, 25), rng.randint(1, 4)
-    source = SimSource(rng, first, per_split, splits, stride=TIMES)
+    if pace < 1.0:
+        per_split, splits = rng.randint(25, 50), 1
+    source = SimSource(rng, first, per_split, splits, stride=TIMES, pace=pace)
     return source, [row for split in range(splits) for row in make_rows(source.first + TIMES * split, per_split)]
 
 
-def _draw_sink(rng: random.Random, end: str, external: External) -> Sink:
+def draw_sink(rng: random.Random, end: str, external: External) -> Sink:
     if rng.random() < 0.5:
         return SimSink(external)
     format = rng.choice(["jsonl", "csv", "parquet", "arrow"])

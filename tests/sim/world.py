@@ -10,27 +10,28 @@ import random
 import zlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tests.sim import faults
+from tests.sim.drivers import SimDriver
 from tests.sim.externals import External
-from tests.sim.ports import SimBackground, SimChannel, SimClock
-from tests.sim.stage import SimCluster, SimStage, SimTask, SimulationFailed, run_quietly
-from tests.sim.storage import CallerCrashed, SimStorage
+from tests.sim.hands import Hands
+from tests.sim.ports import SimChannel, SimClock
+from tests.sim.stage import SimStage, SimTask, SimulationFailed
+from tests.sim.storage import SimStorage
 from tests.sim.users import Users, read_savepoint, savepoint_files
-from tests.sim.workload import FIRST_PLACE, SCHEME, Job, draw_job, with_loop, with_regions
-from weir.config import FixedDelay, JobConfig
-from weir.ids import AttemptId, Lineage
+from tests.sim.watch import Watch
+from tests.sim.work import Call, Process, run_quietly
+from tests.sim.workload import FIRST_PLACE, SCHEME, Job, draw_busy_job, draw_job, with_loop, with_regions
+from weir.errors import OwnershipError, StorageUnavailable
+from weir.ids import AttemptId, CheckpointId, Lineage
 from weir.operators.sink import Sink
 from weir.runtime import phases
 from weir.runtime.attempts import current_lineage
 from weir.runtime.checkpoint_store import CheckpointStore
-from weir.runtime.driver import Driver, Notice
 from weir.runtime.phases import Outcome
-from weir.runtime.sink_desk import SinkDesk
 from weir.runtime.storage import register_scheme
-from weir.snapshot.run import CoordinatorSettings
 
 STEPS_MAX = 60_000
 """A run that takes longer hangs."""
@@ -38,132 +39,37 @@ STEPS_MAX = 60_000
 LINGER_STEPS = 150
 """After the end, what is left of old attempts and drivers goes on for so long."""
 
-STUCK_PROBABILITY, STUCK_MS = 0.05, 25.0
-"""How often, and for how long, work of the driver of a job with several regions hangs in storage; a task dies then."""
+OVERTAKEN = ("taken over", "missing although the manifest", "earlier run", "started anew by somebody else")
+"""What a driver says that is not alone, and ends."""
 
-DRIVERS_MAX = 12
+SLICES_MAX = 6
+"""Pieces of background work, from one storage call to the next, that each process may do in one step."""
+
+DELIVERIES_MAX = 5
+"""Messages that arrive in one step."""
+
+DRIVERS_MAX = 20
 """A run that needs more drivers makes no progress."""
 
+REFUSALS_MAX = 100
+"""Starts that storage may refuse, with its troubles."""
+
 AMBUSH_PROBABILITY = 0.25
+
+BUSY_EVERY, BUSY_AT = 4, 2
+"""Which seeds are of small jobs with many checkpoints."""
 
 LOOPED_EVERY, LOOPED_AT = 6, 3
 """Which seeds have a loop; the others are the runs that they ever were."""
 
-LOOP_PAUSE_MAX_MS = 20.0
-"""Time is short here: nobody waits a second before a loop is looked at again."""
-
 RESUMED_AT_THE_END = 0.1
 """How often a driver dies when the job is finished, and the job is resumed all the same."""
 
+STARTED_TWICE = 0.1
+"""How often two people start the job at once."""
+
 SLOWNESS = 0.2
 """How often a slow task or wire does what a fast one does at once."""
-
-
-class SimDriver:
-    """One driver process: the production driver, its background threads, and the plan that it was started with."""
-
-    def __init__(self, world: World, name: str, *, resume: bool) -> None:
-        job = world.job
-        self.name = name
-        plan = job.plan(world.rng)
-        self.background = AmbushedBackground(world, self)
-        self.alive = True
-        self.frozen_until_ms = 0.0
-        self.was_broken = False
-        """A task of it has died, or was killed."""
-        self._world = world
-        # What the launcher does before anything starts.
-        with world.storage.quiet():
-            current = current_lineage(world.job_storage)
-        lineage = current if resume and current is not None else world.new_lineage()
-        store = CheckpointStore(world.job_storage, "sim", lineage=lineage)
-        config = JobConfig(
-            "sim",
-            checkpoints=job.checkpoints,
-            restart=FixedDelay(attempts=10_000, delay="5ms"),
-            settings=job.settings,
-            resume=resume,
-            from_savepoint=world.savepoint,
-        )
-        with world.storage.quiet():
-            SinkDesk(config, lineage, store.check_newest).validate(plan)
-        self.store = store
-        self.driver = Driver(
-            config,
-            plan,
-            run=name,
-            clock=world.clock,
-            background=self.background,
-            cluster=SimCluster(world, self),
-            store=store,
-            settings=replace(CoordinatorSettings.from_config(job.checkpoints), loop_pause_max_ms=LOOP_PAUSE_MAX_MS),
-            notify=self._noticed,
-            chance=world.pause_rng.random,
-        )
-        self.driver.start()
-
-    @property
-    def awake(self) -> bool:
-        return self.alive and self._world.clock.time_ms >= self.frozen_until_ms
-
-    @property
-    def hung(self) -> bool:
-        """Whether some of its work has hung in storage up to now."""
-        return self.background.has_stuck
-
-    @property
-    def ended(self) -> phases.Ended | None:
-        return self.driver.phase if isinstance(self.driver.phase, phases.Ended) else None
-
-    def guard(self, act: Callable[[], None]) -> None:
-        """Run something in this process, which may die of it."""
-        try:
-            act()
-        except CallerCrashed:
-            self._world.crash_driver(self, "killed in the middle of a write")
-
-    def _noticed(self, notice: Notice) -> None:
-        self._world.log(f"{self.name}: {notice.kind} {notice.detail}")
-        if notice.kind == "checkpoint_completed":
-            self._world.completed_ids.append(notice.detail["id"])
-        self._world.users.noticed(notice)
-
-
-class AmbushedBackground(SimBackground):
-    """The driver's threads. While a job runs they publish, discard and retire: the worst moments for a fault."""
-
-    def __init__(self, world: World, driver: SimDriver) -> None:
-        super().__init__()
-        self._world = world
-        self._driver = driver
-
-        self._stuck: tuple[Callable[[], Any], float] | None = None
-        """Work that hangs in storage, and until when, while other work goes on."""
-
-    def run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        super().run(work, done)
-        if isinstance(self._driver.driver.phase, phases.Running):
-            self._world.maybe_ambush(within_steps=1)
-            if self._world.job.beside is not None and self._world.region_rng.random() < STUCK_PROBABILITY:
-                self._stuck = work, self._world.clock.time_ms + STUCK_MS
-                if self._world.steps < faults.FAULT_STEPS:
-                    self._world.ambush(faults.kill_task)
-
-    @property
-    def ready(self) -> bool:
-        """Whether there is work that does not hang."""
-        return len(self.waiting) > 1 or (bool(self.waiting) and not self._is_stuck(0))
-
-    @property
-    def has_stuck(self) -> bool:
-        return self._stuck is not None and any(work is self._stuck[0] for work, _ in self.waiting)
-
-    def take(self, index: int) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-        return super().take(1 - index if len(self.waiting) > 1 and self._is_stuck(index) else index)
-
-    def _is_stuck(self, index: int) -> bool:
-        stuck = self._stuck
-        return stuck is not None and self._world.clock.time_ms < stuck[1] and self.waiting[index][0] is stuck[0]
 
 
 class World:
@@ -188,7 +94,11 @@ class World:
         self.steps = 0
         self.external = External(self.rng)
         self.storage = after.storage if after else SimStorage(self.rng)
-        self.storage.between_calls = self._act_elsewhere
+        self.hangs = faults.Hangs(self, random.Random(f"hangs of {seed}"))
+        self.storage.hangs_until_ms = self.hangs.until_ms
+        if after is None:
+            self.storage.pauses = self.rng.choice([0.3, 0.7, 1.0])
+            self.storage.has_rename = self.rng.random() < 0.6
         self.place = str(int(after.place) + 1) if after else FIRST_PLACE
         self.job_storage = self.storage.below(f"{self.place}/sim")
         register_scheme(SCHEME, lambda uri: self.storage.below(uri.split("://")[1]))
@@ -196,10 +106,15 @@ class World:
         self.job: Job = self._goes_on(after, savepoint) if after and savepoint else self._drawn(seed)
         # Users draw from numbers of their own, so that a run without them is the same as it ever was.
         self.users = Users(self, after.users.rng if after else random.Random(f"users of {seed}"))
+        self.hands = Hands(self, after.hands.rng if after else random.Random(f"hands of {seed}"))
+        self.watch = Watch(self)
         self.sinks: list[Sink] = self.job.sinks
-        self.stages: dict[AttemptId, SimStage] = {}
-        self.orphans: list[Callable[[], Any]] = []
+        self.stages: dict[tuple[int, AttemptId], SimStage] = {}
+        self.orphans: list[Call] = []
+        """Calls of processes that are gone; each may still take effect."""
         self.completed_ids: list[int] = []
+        self.newest_completed: int | None = None
+        """Of those that nobody has gone back behind."""
         self.is_tidy = True
         self.was_troubled = False
         self.stopped: SimDriver | None = None
@@ -211,8 +126,10 @@ class World:
         self.slow_task = self.rng.choice([None, None, 0, 1, 2])
         self.slow_wire = self.rng.random() < 0.2
         self.drivers: list[SimDriver] = []
-        self._driver_count = 0
+        self._driver_count = self._refusals = 0
         self.start_driver(resume=False)
+        if after is None and self.rng.random() < STARTED_TWICE:
+            self.start_driver(resume=False)
 
     # --- Running -----------------------------------------------------------------------------------------
 
@@ -220,9 +137,7 @@ class World:
         """Step until a driver has finished the job, or has stopped it because the user wanted that."""
         while self.stopped is None and not self._has_finished():
             if self.steps > STEPS_MAX:
-                raise SimulationFailed(
-                    f"the job did not finish in {STEPS_MAX} steps; driver: {self.driver.driver.phase}"
-                )
+                raise SimulationFailed(f"the job did not finish in {STEPS_MAX} steps; driver: {self.driver.phase}")
             self._step()
             self._replace_drivers()
 
@@ -238,20 +153,17 @@ class World:
         """What the drivers do when the job is over."""
         # Clean-up that storage refused, or that a driver which still runs has to do, is not done yet.
         # Nor is what a call leaves that hung in storage until now.
-        hung = any(driver.hung for driver in self.drivers)
-        for driver in self.drivers:
-            if driver.ended:
-                for work, _ in driver.background.waiting:
-                    run_quietly(work)
-        self.is_tidy = self.storage.trouble == 0 and all(driver.ended for driver in self.drivers) and not hung
+        is_alone = all(driver.is_gone for driver in self.drivers) and not self.orphans and not self.alive_tasks()
+        self.is_tidy = self.storage.trouble == 0 and is_alone and not self.hangs.count
         self.stop_faults()
 
-    def new_lineage(self) -> Lineage:
-        return Lineage(f"{int(self.place):02x}{self._driver_count:08x}")
+    def new_lineage(self, driver: int) -> Lineage:
+        return Lineage(f"{int(self.place):02x}{driver:08x}")
 
     def store(self) -> CheckpointStore:
         """As somebody sees it who looks now."""
-        lineage = current_lineage(self.job_storage)
+        with self.storage.quiet():
+            lineage = current_lineage(self.job_storage)
         if lineage is None:
             raise SimulationFailed("no attempt has started")
         return CheckpointStore(self.job_storage, "sim", lineage=lineage)
@@ -259,6 +171,8 @@ class World:
     def _drawn(self, seed: int) -> Job:
         # What is beside the first region is drawn from numbers of its own, so that most jobs are what they ever were.
         time_rng = random.Random(f"time of {seed}")
+        if seed % BUSY_EVERY == BUSY_AT:
+            return draw_busy_job(self.rng, self.external, time_rng=time_rng)
         job = with_regions(draw_job(self.rng, self.external), self.region_rng, self.external, time_rng=time_rng)
         if seed % LOOPED_EVERY == LOOPED_AT:
             job = with_loop(job, random.Random(f"loops of {seed}"), self.external)
@@ -273,12 +187,12 @@ class World:
 
     def _has_finished(self) -> bool:
         for driver in list(self.drivers):
-            if driver.ended and driver.ended.outcome is Outcome.FINISHED:
+            if driver.reported and driver.reported.outcome is Outcome.FINISHED:
                 if driver is not self.driver and self.users.drained:
                     # It was drained, and has rows left for whoever has taken over from it.
                     self._bury(driver)
                     continue
-                if self.rng.random() > RESUMED_AT_THE_END or self._driver_count == DRIVERS_MAX:
+                if self.rng.random() > RESUMED_AT_THE_END or self._driver_count >= DRIVERS_MAX:
                     return True
                 # It dies before it has told anybody: whoever resumes the job finds nothing left to do, unless it was
                 # drained.
@@ -289,23 +203,36 @@ class World:
     def linger(self) -> None:
         """Let what is left of old attempts and drivers go on for a while: it must not change anything."""
         for driver in self.drivers:
-            driver.alive = driver.alive and not driver.ended
+            driver.alive = driver.alive and not driver.is_gone
+            driver.thaw()
         if self.stages or any(driver.alive for driver in self.drivers):
             for _ in range(LINGER_STEPS):
                 self._step()
+        for process in self.processes():
+            for work in process.background.begun:
+                run_quietly(work.go_to_the_end)
         while self.orphans:
-            run_quietly(self.orphans.pop())
+            run_quietly(self.orphans.pop().perform)
+        self.watch.look()
+
+    def close(self) -> None:
+        """Nothing of this world goes on."""
+        for process in self.processes():
+            process.kill_works()
 
     def stop_faults(self) -> None:
         self.faults, self.ambushes, self._ambush = [], [], None
         faults.calm(self)
         self.storage.tear = False
+        for driver in self.drivers:
+            driver.thaw()
         self.slow_task, self.slow_wire = None, False
 
     def _step(self) -> None:
         self.steps += 1
         self._maybe_break()
         self.users.act()
+        self.hands.act()
         tasks = self.alive_tasks()
         # One task does one thing in a step, but all of them share the time. After the faults every machine is fast, so
         # that a time-out which was too short for a checkpoint is not for ever.
@@ -317,16 +244,16 @@ class World:
             if task is not None and (task.task != self.slow_task or self.rng.random() < SLOWNESS):
                 task.step()
         elif dice < 0.75:
-            for _ in range(self.rng.randint(1, 3)):
+            for _ in range(self.rng.randint(1, DELIVERIES_MAX)):
                 self._deliver()
         elif dice < 0.93:
             self._background()
         else:
             self._stages()
         for driver in self.drivers:
-            due_ms = driver.driver.next_due_ms() if driver.awake else None
-            if due_ms is not None and self.clock.time_ms >= due_ms:
-                driver.driver.tick()
+            driver.pass_time()
+        if self.storage.changed:
+            self.watch.look()
 
     def alive_tasks(self) -> list[SimTask]:
         """The processes that run now."""
@@ -351,54 +278,70 @@ class World:
 
     def _to_driver(self, task: SimTask) -> None:
         message = task.control.to_driver.popleft()
-        if task.stage.owner.alive:
-            task.stage.owner.driver.hear(message)
+        owner = task.stage.owner
+        if owner.alive:
+            owner.act(lambda: owner.driver.hear(message))
 
     def _to_task(self, task: SimTask) -> None:
         task.inbox.append(task.on_the_way.popleft())
 
+    def processes(self) -> list[Process]:
+        return [
+            self.hands.program,
+            *self.drivers,
+            *(task for stage in self.stages.values() for task in stage.tasks if task.alive),
+        ]
+
     def _background(self) -> None:
+        """Some threads go on, each to its next storage call; and calls take effect of which nobody knows."""
+        now_ms = self.clock.time_ms
         if self.orphans and self.rng.random() < 0.3:
-            self._run_orphan()
-        owners: list[SimTask | SimDriver] = [task for task in self.alive_tasks() if task.background.waiting]
-        owners += [driver for driver in self.drivers if driver.awake and driver.background.ready]
-        if not owners:
-            return
-        owner = self.rng.choice(owners)
-        work, done = owner.background.take(self.rng.randrange(min(2, len(owner.background.waiting))))
-        owner.guard(lambda: done(outcome_of(work)))
+            call = self.orphans[self.rng.randrange(len(self.orphans))]
+            if now_ms >= call.not_before_ms:
+                self.orphans.remove(call)
+                run_quietly(call.perform)
+        processes = self.processes()
+        for _ in range(self.rng.randint(1, SLICES_MAX)):
+            for process in processes:
+                if self.rng.random() < 0.5 and (ready := process.ready(now_ms)):
+                    process.go_on(self.rng.choice(ready))
+        for frozen in processes:
+            if frozen.frozen_until_ms > now_ms and frozen.calls and self.rng.random() < 0.1:
+                call = self.rng.choice(frozen.calls)
+                if now_ms >= call.not_before_ms:
+                    call.perform()
 
-    def _act_elsewhere(self) -> None:
-        """Between two storage calls of one process, another's work may run as a whole."""
-        if self.orphans:
-            self._run_orphan()
-            return
-        others = [driver for driver in self.drivers[:-1] if driver.alive and driver.background.waiting]
-        if others:
-            other = self.rng.choice(others)
-            other.frozen_until_ms = 0.0  # It thaws at the worst moment.
-            work, done = other.background.take(0)
-            other.guard(lambda: done(outcome_of(work)))
+    def completed(self, checkpoint: int) -> None:
+        """Tasks are told: sinks commit what it holds."""
+        self.completed_ids.append(checkpoint)
+        self.newest_completed = checkpoint
 
-    def _run_orphan(self) -> None:
-        run_quietly(self.orphans.pop(self.rng.randrange(len(self.orphans))))
+    def orphaned(self, calls: list[Call]) -> None:
+        """Of a process that has died: each takes effect later, as a whole or in part, or never."""
+        for call in calls:
+            dice = self.rng.random()
+            if call.half is not None and dice < 0.5:
+                whole = Call(call.name, call.half) if dice < 0.1 else call
+                whole.not_before_ms = call.not_before_ms
+                self.orphans.append(whole)
 
     def _stages(self) -> None:
-        for attempt, stage in list(self.stages.items()):
-            owner = stage.owner
-            if stage.lost and (owner.awake or not owner.alive):
+        for key, stage in list(self.stages.items()):
+            owner, attempt = stage.owner, stage.attempt
+            is_awake = owner.alive and self.clock.time_ms >= owner.frozen_until_ms
+            if stage.lost and (is_awake or not owner.alive):
                 task, reason = stage.lost.popleft()
                 if owner.alive:
-                    owner.driver.task_lost(attempt, task, reason)
+                    owner.act(partial(owner.driver.task_lost, attempt, task, reason))
             if stage.doomed and self.rng.random() < stage.linger:
                 victims = [task for task in stage.tasks if task.alive]
                 if victims and self.clock.time_ms >= victims[0].frozen_until_ms:
                     self.rng.choice(victims).die("killed by Spark with its stage")
-            if stage.over and not stage.told and owner.awake and self.rng.random() < 0.5:
+            if stage.over and not stage.told and is_awake and self.rng.random() < 0.5:
                 stage.told = True
-                owner.driver.stage_ended(attempt, stage.error)
+                owner.act(partial(owner.driver.stage_ended, attempt, stage.error))
             if stage.gone:
-                del self.stages[attempt]
+                del self.stages[key]
 
     # --- Faults ------------------------------------------------------------------------------------------
 
@@ -427,11 +370,11 @@ class World:
         """The one that was started last."""
         return self.drivers[-1]
 
-    def start_driver(self, *, resume: bool) -> None:
+    def start_driver(self, *, resume: bool, back_to: CheckpointId | None = None) -> None:
         self._driver_count += 1
-        if self._driver_count > DRIVERS_MAX:
+        if self._driver_count - self._refusals > DRIVERS_MAX or self._refusals > REFUSALS_MAX:
             raise SimulationFailed(f"{DRIVERS_MAX} drivers were started and the job has not finished")
-        self.drivers.append(SimDriver(self, f"driver-{self._driver_count}", resume=resume))
+        self.drivers.append(SimDriver(self, self._driver_count, resume=resume, back_to=back_to))
 
     def crash_driver(self, driver: SimDriver, reason: str) -> None:
         """A driver dies: its tasks notice later, or linger; a new driver is started with resume."""
@@ -439,10 +382,23 @@ class World:
         self._bury(driver)
         self.start_driver(resume=True)
 
+    def kill_drivers(self, reason: str) -> None:
+        """All of them; somebody will start another."""
+        self.log(f"all drivers are killed: {reason}")
+        for driver in list(self.drivers):
+            self._bury(driver)
+
+    def finishing(self, driver: SimDriver) -> None:
+        """The job is about to be finished: whoever has wanted to begin it, and is late, gives up; it would begin the
+        finished job once more."""
+        for other in list(self.drivers):
+            if other.is_fresh and other is not driver:
+                self._bury(other)
+
     def _bury(self, driver: SimDriver) -> None:
         driver.alive = False
         self.drivers.remove(driver)
-        self.orphans += [work for work, _ in driver.background.waiting if self.rng.random() < 0.5]
+        self.orphaned(driver.kill_works())
         for stage in self.stages.values():
             if stage.owner is driver:
                 stage.doomed = stage.told = True
@@ -452,7 +408,10 @@ class World:
     def _replace_drivers(self) -> None:
         """Of several drivers at most one goes on. One that was overtaken may fail; when none is left, start another."""
         for driver in list(self.drivers):
-            ended = driver.ended
+            if driver.refused is not None:
+                self._refused(driver, driver.refused)
+                continue
+            ended = driver.reported
             if ended is None or ended.outcome is Outcome.FINISHED:
                 continue
             if ended.outcome is Outcome.STOPPED and driver is self.driver:
@@ -460,15 +419,30 @@ class World:
                 return
             left = (Outcome.CANCELLED, Outcome.STOPPED)
             if ended.outcome not in left and not self._was_overtaken(ended):
-                raise SimulationFailed(f"{driver.name} ended as {ended}")
+                if not self.hands.has_removed:
+                    raise SimulationFailed(f"{driver.name} ended as {ended}")
+                self.hands.was_refused()
             self._bury(driver)
         if not self.drivers:
             self.start_driver(resume=True)
 
+    def _refused(self, driver: SimDriver, error: Exception) -> None:
+        """A job that was not even started: if storage was in trouble, somebody tries again. A driver that was frozen
+        meanwhile may find that another has begun."""
+        is_trouble = isinstance(error, StorageUnavailable) or isinstance(error.__cause__, StorageUnavailable)
+        if not is_trouble and self.hands.has_removed:
+            self.hands.was_refused()
+        elif not is_trouble and not (isinstance(error, OwnershipError) and self._driver_count > 1):
+            raise SimulationFailed(f"{driver.name} was refused: {error!r}") from error
+        self._refusals += 1
+        if is_trouble and self.rng.random() < 0.3:
+            faults.calm(self)
+        self._bury(driver)
+
     def _was_overtaken(self, ended: phases.Ended) -> bool:
         if self._driver_count == 1:
             return False
-        return "taken over" in (ended.error or "") or "missing although the manifest" in (ended.error or "")
+        return any(text in (ended.error or "") for text in OVERTAKEN)
 
     def log(self, text: str) -> None:
         line = f"{self.steps:6d} {self.clock.time_ms:9.2f}ms  {text}"
@@ -481,11 +455,3 @@ class World:
     def fingerprint(self) -> tuple[int, int, float]:
         """The same for two runs that took the same decisions."""
         return self.steps, self.digest, self.rng.random()
-
-
-def outcome_of(work: Callable[[], Any]) -> Any:
-    """The result of background work, or its exception, as a thread pool would hand it back."""
-    try:
-        return work()
-    except Exception as error:
-        return error

@@ -1,0 +1,219 @@
+"""The driver processes of a simulated job: what the launcher does, the production driver, and what a process does last.
+
+Each of these may stop at any storage call, for good, or until another driver has taken the job over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tests.sim.stage import SimCluster, SimulationFailed
+from tests.sim.work import Process, SimBackground, Work
+from weir.config import FixedDelay, JobConfig
+from weir.errors import OwnershipError
+from weir.ids import CheckpointId
+from weir.runtime import phases
+from weir.runtime.attempts import current_lineage
+from weir.runtime.checkpoint_store import CheckpointStore
+from weir.runtime.driver import Driver, Notice
+from weir.runtime.phases import Outcome
+from weir.runtime.sink_desk import SinkDesk
+from weir.snapshot.run import CoordinatorSettings
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+LOOP_PAUSE_MAX_MS = 20.0
+"""Time is short here: nobody waits a second before a loop is looked at again."""
+
+CLOSE_TIMEOUT_MS = 30.0
+"""So long a driver that ends waits for what its threads have begun."""
+
+BEGUN_STEPS = 12
+"""An ambush falls within so many steps after background work was handed over."""
+
+
+class SimDriver(Process):
+    """One driver process: the production driver, its background threads, and the plan that it was started with."""
+
+    def __init__(self, world: World, number: int, *, resume: bool, back_to: CheckpointId | None = None) -> None:
+        job = world.job
+        super().__init__(job.settings.snapshot_threads)
+        self.background = AmbushedBackground(world, self)
+        self.number = number
+        self.is_fresh = not resume
+        self.name = f"driver-{number}"
+        self.was_broken = False
+        """A task of it has died, or was killed."""
+        self.refused: Exception | None = None
+        """Why the job was not even started."""
+        self.reported: phases.Ended | None = None
+        """What whoever started it is told at last."""
+        self.was_overtaken_at_its_end = False
+        self.thaws_at: int | None = None
+        """It is frozen until so many checkpoints were completed."""
+        self._closing_ms: float | None = None
+        self._world = world
+        self._due_ms: float | None = None
+        self._is_due_known = False
+        self._config = JobConfig(
+            "sim",
+            checkpoints=job.checkpoints,
+            restart=FixedDelay(attempts=10_000, delay="5ms"),
+            settings=job.settings,
+            resume=resume,
+            back_to=back_to,
+            from_savepoint=world.savepoint,
+        )
+        self._store: CheckpointStore | None = None
+        self._driver: Driver | None = None
+        self._plan = job.plan(world.rng)
+        self.main = Work(self._launch, owner=self)
+
+    # --- The main thread -----------------------------------------------------------------------------------
+
+    def _launch(self) -> Driver:
+        """What the launcher does before anything starts."""
+        world, config = self._world, self._config
+        current = current_lineage(world.job_storage)
+        lineage = current if config.resume and current is not None else world.new_lineage(self.number)
+        store = self._store = CheckpointStore(world.job_storage, "sim", lineage=lineage)
+        store.finish = self._finish  # type: ignore[method-assign]
+        store.check_free(config.resume)
+        SinkDesk(config, lineage, store.check_newest).validate(self._plan)
+        store.adopt(self.name, config.resume)
+        settings = CoordinatorSettings.from_config(world.job.checkpoints)
+        return Driver(
+            config,
+            self._plan,
+            run=self.name,
+            clock=world.clock,
+            background=self.background,
+            cluster=SimCluster(world, self),
+            store=store,
+            settings=replace(settings, loop_pause_max_ms=LOOP_PAUSE_MAX_MS),
+            notify=self._noticed,
+            chance=world.pause_rng.random,
+        )
+
+    def main_ended(self, work: Work) -> None:
+        if isinstance(work.result, Exception):
+            self.refused = work.result
+            self._world.log(f"{self.name} is refused: {work.result}")
+        elif not work.has_crashed:
+            self._driver = work.result
+            self.act(self.driver.start)
+
+    def act(self, act: Callable[[], None]) -> None:
+        """Something happens on the main thread."""
+        self._is_due_known = False
+        act()
+        if self.ended is not None and self._closing_ms is None:
+            self._closing_ms = self._world.clock.time_ms + CLOSE_TIMEOUT_MS
+            self.background.waiting.clear()
+
+    def told(self, work: Work) -> None:
+        self.act(lambda: super(SimDriver, self).told(work))
+
+    def crashed(self) -> None:
+        self._world.crash_driver(self, "killed in the middle of a write")
+
+    def pass_time(self) -> None:
+        """What the passing of time makes it do."""
+        now_ms = self._world.clock.time_ms
+        if self.thaws_at is not None and len(self._world.completed_ids) >= self.thaws_at:
+            self.thaw()
+        if not self.alive or now_ms < self.frozen_until_ms or self._driver is None:
+            return
+        if self._closing_ms is not None:
+            if self.reported is None and (not self.background.begun or now_ms >= self._closing_ms):
+                self._world.orphaned(self.kill_works())
+                self.reported = self.ended
+                self._check_reported()
+            return
+        if not self._is_due_known:
+            self._due_ms, self._is_due_known = self.driver.next_due_ms(), True
+        if self._due_ms is not None and now_ms >= self._due_ms:
+            self.act(self.driver.tick)
+
+    def _check_reported(self) -> None:
+        if self.was_overtaken_at_its_end and self.reported is not None and self.reported.outcome is Outcome.FINISHED:
+            raise SimulationFailed(f"{self.name} says that the job is finished, although another has taken it over")
+
+    def _finish(self) -> None:
+        """What the driver does last, looked at: from here on it knows, or could."""
+        with self._world.storage.quiet():
+            try:
+                self.store.check_newest()
+            except OwnershipError:
+                self.was_overtaken_at_its_end = True
+        self._world.finishing(self)
+        CheckpointStore.finish(self.store)
+
+    def freeze(self, until_ms: float, *, thaws_at: int | None = None) -> None:
+        self.frozen_until_ms = math.inf if thaws_at is not None else until_ms
+        self.thaws_at = thaws_at
+
+    def thaw(self) -> None:
+        if self.thaws_at is not None:
+            self._world.log(f"{self.name} thaws")
+        self.frozen_until_ms, self.thaws_at = 0.0, None
+
+    # --- What can be asked -----------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        return self._driver is not None and isinstance(self._driver.phase, phases.Running)
+
+    @property
+    def phase(self) -> str:
+        """For people to read."""
+        return "being launched" if self._driver is None else str(self._driver.phase)
+
+    @property
+    def has_started(self) -> bool:
+        return self._driver is not None
+
+    @property
+    def driver(self) -> Driver:
+        if self._driver is None:
+            raise SimulationFailed(f"{self.name} is only being launched")
+        return self._driver
+
+    @property
+    def store(self) -> CheckpointStore:
+        if self._store is None:
+            raise SimulationFailed(f"{self.name} is only being launched")
+        return self._store
+
+    @property
+    def is_gone(self) -> bool:
+        """Its process has come to its end, in whatever way."""
+        return not self.alive or self.reported is not None or self.refused is not None
+
+    @property
+    def ended(self) -> phases.Ended | None:
+        phase = None if self._driver is None else self._driver.phase
+        return phase if isinstance(phase, phases.Ended) else None
+
+    def _noticed(self, notice: Notice) -> None:
+        self._world.log(f"{self.name}: {notice.kind} {notice.detail}")
+        if notice.kind == "checkpoint_completed":
+            self._world.completed(notice.detail["id"])
+        self._world.users.noticed(notice)
+        self._world.hands.noticed(notice)
+
+
+class AmbushedBackground(SimBackground):
+    """The driver's threads. While a job runs they publish, discard and retire: the worst moments for a fault."""
+
+    def __init__(self, world: World, driver: SimDriver) -> None:
+        super().__init__(world.job.settings.snapshot_threads, driver)
+        self._world = world
+
+    def run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        super().run(work, done)
+        self._world.maybe_ambush(within_steps=BEGUN_STEPS)

@@ -1,0 +1,202 @@
+"""What users do to storage with their own hands, beside the job or while it is down; and what the job must make of it.
+
+Laws: what is committed may be compacted, moved or deleted by its readers, and the job resumes all the same. When its
+checkpoints are gone, or the newest of them is, and output is there, it is refused; when they are put back, it goes on.
+Going back to an older checkpoint is done when it is asked for, and loses nothing. A start from the beginning, where
+everything was deleted, is not disturbed by what is left of the run before.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tests.sim.faults import FAULT_STEPS
+from tests.sim.stage import SimulationFailed
+from tests.sim.work import Process, Work
+from weir.connectors import FileSink
+from weir.ids import CheckpointId
+from weir.runtime import layout
+from weir.runtime.phases import Notice
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+COMPACTED = "compacted-"
+"""What the names of users' own files begin with, in the directories of sinks."""
+
+ACT_STEPS = 1_200
+"""Acts fall within the first so many steps."""
+
+
+class Hands:
+    """Those of the users of one simulated run."""
+
+    def __init__(self, world: World, rng: random.Random) -> None:
+        self.rng = rng
+        self.program = Process(1)
+        """What they run beside the job."""
+        self.program.is_lucky = True
+        self.went_back = False
+        """What was committed behind an older checkpoint may come twice."""
+        self._world = world
+        self._acts = draw_acts(rng)
+        self._removed: dict[str, bytes] = {}
+        """What is to be put back, once the job was refused."""
+        self._oldest: CheckpointId | None = None
+        """While it is away: no attempt may restore anything older; None: nothing at all."""
+        self._files = 0
+
+    @property
+    def has_removed(self) -> bool:
+        return bool(self._removed)
+
+    def act(self) -> None:
+        """Do what is due, as soon as it can be done."""
+        if self._acts and self._acts[0][0] <= self._world.steps < FAULT_STEPS and self._acts[0][1](self):
+            self._acts.pop(0)
+
+    def finish(self) -> None:
+        """Whoever looks at the output waits until they are done."""
+        if self.program.main is not None:
+            self.program.main.go_to_the_end()
+            self.program.main = None
+
+    def noticed(self, notice: Notice) -> None:
+        """An attempt that runs while something was taken away must not have fallen back."""
+        if notice.kind != "attempt_running" or not self._removed:
+            return
+        restored = notice.detail["restored"]
+        if self._oldest is None or restored is None or restored < self._oldest:
+            raise SimulationFailed(f"the job goes on from {restored}, although what it should go on from is gone")
+
+    def was_refused(self) -> None:
+        """They put back what they had taken away."""
+        self._world.log("what was taken away is put back")
+        for name, data in self._removed.items():
+            if name not in self._world.storage.files:
+                self._world.storage.put(name, data)
+        self._removed, self._oldest = {}, None
+
+    # --- What they do --------------------------------------------------------------------------------------
+
+    def compact(self) -> bool:
+        """Read committed parts, write them into one file of their own, and delete them."""
+        if self.program.main is not None:
+            return False
+        with self._world.storage.quiet():
+            sinks = [s for s in self._world.sinks if isinstance(s, FileSink) and self._parts_of(s)]
+        if not sinks:
+            return False
+        sink = self.rng.choice(sinks)
+        self._files += 1
+        self.program.main = Work(lambda: self._compact(sink, self._files), owner=self.program)
+        return True
+
+    def _compact(self, sink: FileSink, number: int) -> None:
+        storage = self._world.storage.below(sink.path.split("://")[1])
+        names = [name for name in self._parts_of(sink) if self.rng.random() < 0.8]
+        data = [storage.read(name).to_pybytes() for name in names]
+        self._world.log(f"users compact {len(names)} parts of {sink.path}")
+        if data:
+            body = json.dumps([base64.b64encode(part).decode() for part in data]).encode()
+            storage.write(f"{COMPACTED}{number}", body)
+        for name in names:
+            storage.delete(name)
+
+    def _parts_of(self, sink: FileSink) -> list[str]:
+        """What they may touch: where a move is not one step, a part that is still pending as well is left alone."""
+        prefix = f"{sink.path.split('://')[1]}/_weir/"
+        files = self._world.storage.files
+        pending = {name.rpartition("/")[2] for name in files if name.startswith(prefix)}
+        return [name for name in sink.parts().committed() if name not in pending]
+
+    def lose_checkpoints(self) -> bool:
+        """The checkpoint directory is lost, the output is not; the job is resumed."""
+        world = self._world
+        root = f"{world.place}/sim/"
+        with world.storage.quiet():
+            has_output = any(isinstance(s, FileSink) and s.parts().committed() for s in world.sinks)
+        if not has_output or self._removed or self.program.main is not None:
+            return False
+        self._take_away([name for name in world.storage.files if name.startswith(root)], "all checkpoints")
+        world.start_driver(resume=True)
+        return True
+
+    def remove_newest_manifest(self) -> bool:
+        """The newest manifest is deleted by hand; the job is resumed."""
+        world = self._world
+        if self._removed or not world.completed_ids:
+            return False
+        with world.storage.quiet():
+            store = world.store()
+            newest = store.listing().newest
+        if newest is None or newest not in world.completed_ids:
+            return False
+        self._take_away([f"{world.place}/sim/{store.lineage}/{layout.manifest_path(newest)}"], f"manifest {newest}")
+        self._oldest = newest
+        world.start_driver(resume=True)
+        return True
+
+    def go_back(self) -> bool:
+        """The job is killed, and resumed from an older checkpoint."""
+        world = self._world
+        if self._removed or not world.completed_ids:
+            return False
+        with world.storage.quiet():
+            valid = world.store().listing().valid
+        if not valid:
+            return False
+        back_to = self.rng.choice(valid)
+        world.kill_drivers(f"users go back to {back_to}")
+        self.went_back = True
+        world.newest_completed = None
+        world.start_driver(resume=True, back_to=back_to)
+        return True
+
+    def start_anew(self) -> bool:
+        """Checkpoints and output are deleted, and the job is started from the beginning. Tasks may have survived."""
+        world = self._world
+        if self._removed or self.program.main is not None or world.savepoint is not None:
+            return False
+        world.kill_drivers("users start anew")
+        roots = tuple(f"{world.place}/{below}/" for below in ("sim", "out"))
+        world.storage.remove([name for name in world.storage.files if name.startswith(roots)])
+        world.external.clear()
+        world.users.start_anew()
+        world.watch.start_anew()
+        world.completed_ids, world.newest_completed, self.went_back = [], None, False
+        world.start_driver(resume=False)
+        return True
+
+    def _take_away(self, names: list[str], what: str) -> None:
+        world = self._world
+        world.kill_drivers(f"users take away {what}")
+        self._removed = {name: world.storage.files[name] for name in names if name in world.storage.files}
+        world.storage.remove(names)
+        world.watch.forget()
+
+
+def draw_acts(rng: random.Random) -> list[tuple[int, Callable[[Hands], bool]]]:
+    """When, in steps, and what. Most runs see none but a compaction or two."""
+    kinds = rng.choice([[], [], [Hands.compact] * 4, [Hands.compact], ACTS, ACTS])
+    count = rng.randint(1, 3) if kinds else 0
+    drawn = [(50 + int(rng.random() ** 2 * ACT_STEPS), rng.choice(kinds)) for _ in range(count)]
+    return sorted(drawn, key=lambda act: act[0])
+
+
+ACTS: list[Callable[[Hands], bool]] = [
+    *[Hands.compact] * 2,
+    Hands.lose_checkpoints,
+    *[Hands.remove_newest_manifest] * 2,
+    Hands.go_back,
+    Hands.start_anew,
+]
+
+
+def rows_compacted(data: bytes) -> list[bytes]:
+    """The parts that a file of the users was made of."""
+    return [base64.b64decode(part) for part in json.loads(data)]

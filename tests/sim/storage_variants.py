@@ -1,0 +1,346 @@
+"""Deletion, commits, claims and names, broken on purpose: each variant is a way to lose what was safe in storage."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from tests.sim import drivers
+from tests.sim.patching import all_of, patched
+from tests.sim.storage import SimDirectory
+from weir.connectors import parts
+from weir.connectors.file_sink import FileSinkWriter
+from weir.connectors.part_names import CommitNote
+from weir.connectors.parts import META, PartDirectory, pending_directory
+from weir.errors import CheckpointError, OwnershipError
+from weir.ids import CheckpointId
+from weir.runtime import checkpoint_store, layout
+from weir.runtime.attempts import Attempts
+from weir.runtime.checkpoint_store import CheckpointStore
+from weir.runtime.claims import ClaimDesk
+from weir.runtime.driver import Driver
+from weir.runtime.retirement import Retirement
+from weir.runtime.retirement_desk import RetirementDesk
+from weir.runtime.sink_desk import SinkDesk
+from weir.snapshot.checkpoints import Listing
+from weir.snapshot.manifest import encode
+from weir.state.pane_snapshot import FrozenPanes
+from weir.state.row_snapshot import FrozenRuns
+
+# --- Retirement -------------------------------------------------------------------------------------------
+
+
+def retirements_overlap_and_look_once() -> AbstractContextManager[None]:
+    """Each retirement runs as soon as it is asked for, and believes what it saw when it began."""
+
+    def retire(self: RetirementDesk, oldest_kept: CheckpointId) -> None:
+        self._background.run(lambda: self._store.retire(oldest_kept), lambda result: None)
+
+    def fenced(self: Retirement) -> None:
+        self._attempts.check_newest()
+        _retire_by_one_look(self)
+
+    return all_of(patched(RetirementDesk, "retire", retire), patched(Retirement, "retire_again", fenced))
+
+
+def thawed_driver_goes_on_retiring() -> AbstractContextManager[None]:
+    """A retirement believes what it saw when it began, and nobody asks whether another has taken over since."""
+    return patched(Retirement, "retire_again", _retire_by_one_look)
+
+
+def _retire_by_one_look(self: Retirement) -> None:
+    kept = []
+    for name in self._storage.list(""):
+        checkpoint = layout.checkpoint_of(name)
+        if checkpoint is not None and checkpoint < self._oldest_kept:
+            self._storage.delete(layout.manifest_path(checkpoint))
+            self._storage.delete(name)
+        elif checkpoint is not None:
+            kept.append(checkpoint)
+    used: set[str] = set()
+    for checkpoint in kept:
+        if layout.MANIFEST in self._storage.list(layout.checkpoint_directory(checkpoint)):
+            used.update(self._shared_files(checkpoint))
+    for name in self._storage.list(layout.SHARED):
+        since = layout.shared_since(name)
+        if since is not None and since < self._oldest_kept and f"{layout.SHARED}/{name}" not in used:
+            self._storage.delete(f"{layout.SHARED}/{name}")
+
+
+def retired_by_a_driver_that_was_overtaken() -> AbstractContextManager[None]:
+    """A driver goes on publishing and retiring until it learns of its successor by itself."""
+    publish = CheckpointStore.publish
+
+    def unfenced(self: CheckpointStore, manifest: Any) -> None:
+        try:
+            publish(self, manifest)
+        except OwnershipError:
+            self._retirement.retire(manifest.checkpoint)
+            raise
+
+    return all_of(
+        patched(CheckpointStore, "publish", unfenced),
+        patched(Retirement, "retire_again", _retire_by_one_look),
+    )
+
+
+def fresh_start_clears_before_it_claims() -> AbstractContextManager[None]:
+    """Whoever starts without resume deletes what is there as soon as it has found nothing to resume."""
+    adopt, listing = CheckpointStore.adopt, CheckpointStore.check_free
+
+    def clear(self: CheckpointStore, run: str, resume: bool) -> None:
+        listing(self, resume)
+        if not resume:
+            for name in self._directory.list(""):
+                if layout.is_lineage(name):
+                    self._directory.delete(name)
+            for note in self._attempts.notes():
+                self._directory.delete(note.path)
+        adopt(self, run, resume)
+
+    return patched(CheckpointStore, "adopt", clear)
+
+
+# --- Checkpoints ------------------------------------------------------------------------------------------
+
+
+def overlapping_checkpoints_keep_the_first_path() -> AbstractContextManager[None]:
+    """A pane or run of rows is named where the first checkpoint has put it, although newer ones have copies."""
+
+    def of_panes(self: FrozenPanes, part: Any) -> None:
+        for pane in self._panes:
+            pane.file = pane.file or part.files.get(pane.name)
+
+    def of_runs(self: FrozenRuns, part: Any) -> None:
+        for run in self._runs:
+            run.file = run.file or part.files.get(run.name)
+
+    return all_of(patched(FrozenPanes, "confirmed", of_panes), patched(FrozenRuns, "confirmed", of_runs))
+
+
+def missing_manifest_is_not_missed() -> AbstractContextManager[None]:
+    """With the newest manifest gone, the job goes on from the one before, in silence."""
+    return patched(Listing, "missing", property(lambda self: None))
+
+
+def ids_are_counted_from_what_is_there() -> AbstractContextManager[None]:
+    """Ids that were given out, and of which storage shows nothing any more, are given out again."""
+
+    def above(self: Listing, own: Any = None) -> CheckpointId:
+        return CheckpointId(max([0, *(entry.checkpoint for entry in self.published)]) + 1)
+
+    return patched(Listing, "next_checkpoint", above)
+
+
+def completion_is_noted_before_it_is_so() -> AbstractContextManager[None]:
+    """It is noted that a checkpoint is complete, and then its manifest is written."""
+    original = CheckpointStore.publish
+
+    def publish(self: CheckpointStore, manifest: Any) -> None:
+        self._attempts.note(manifest.attempt, "completed", {"checkpoint": manifest.checkpoint})
+        original(self, manifest)
+
+    return patched(CheckpointStore, "publish", publish)
+
+
+def going_back_shares_the_old_files() -> AbstractContextManager[None]:
+    """The first checkpoint after going back names the files of the one that was gone back to."""
+
+    def same_files(storage: Any, manifest: Any, copy: CheckpointId, attempt: Any) -> Any:
+        return replace(manifest, checkpoint=copy, attempt=attempt)
+
+    return patched(checkpoint_store, "copied", same_files)
+
+
+def going_back_counts_from_there() -> AbstractContextManager[None]:
+    """Going back deletes what is newer, and uses its ids again."""
+
+    def copied(self: CheckpointStore, listing: Listing, back_to: CheckpointId, attempt: Any) -> Any:
+        for entry in listing.published:
+            if entry.checkpoint > back_to:
+                self._storage.delete(layout.checkpoint_directory(entry.checkpoint))
+        manifest = replace(self.read(back_to), checkpoint=CheckpointId(back_to + 1), attempt=attempt)
+        if not self._storage.create(layout.manifest_path(manifest.checkpoint), encode(manifest)):
+            raise CheckpointError(f"checkpoint {manifest.checkpoint} is there already; try once more")
+        return manifest
+
+    return patched(CheckpointStore, "_copied", copied)
+
+
+# --- Claims -----------------------------------------------------------------------------------------------
+
+
+def create_looks_and_then_writes() -> AbstractContextManager[None]:
+    """Two who create the same file at once both believe that it is theirs."""
+
+    def create(self: SimDirectory, path: str, data: bytes) -> bool:
+        if path.rpartition("/")[2] in self.list(path.rpartition("/")[0]):
+            return False
+        self.publish(path, data)
+        return True
+
+    return patched(SimDirectory, "create", create)
+
+
+def own_claim_is_taken_for_a_strangers() -> AbstractContextManager[None]:
+    """A claim whose reply was lost is somebody else's, and ends the job."""
+    return patched(Attempts, "_is_ours", lambda self, attempt: False)
+
+
+def resume_begins_a_new_lineage() -> AbstractContextManager[None]:
+    """Nobody looks which lineage is there to be resumed."""
+    return patched(drivers, "current_lineage", lambda storage: None)
+
+
+def overtaken_driver_reports_finished() -> AbstractContextManager[None]:
+    """That another has taken over is no reason not to say that the job is finished, and to tidy up."""
+
+    def finish(self: ClaimDesk, plan: Any, done: Any) -> None:
+        def tidy_up() -> None:
+            try:
+                self._store.finish()
+            except OwnershipError:
+                pass
+            SinkDesk(self._config, self._store.lineage, lambda: None).finish(plan)
+
+        self._background.run(tidy_up, done)
+
+    def finished(self: Driver, verdict: Any, result: Any) -> None:
+        self._end(verdict)
+
+    return all_of(patched(ClaimDesk, "finish", finish), patched(Driver, "_finished", finished))
+
+
+# --- Sinks ------------------------------------------------------------------------------------------------
+
+
+def finish_removes_all_that_is_pending() -> AbstractContextManager[None]:
+    """At its end a driver deletes whatever is pending then, be it its successor's."""
+
+    def finish(self: PartDirectory, owner: Any, fence: Any) -> None:
+        self._storage.delete(pending_directory(owner.lineage))
+
+    def unfenced(self: ClaimDesk, plan: Any, done: Any) -> None:
+        def tidy_up() -> None:
+            self._sinks.finish(plan)
+            self._store.finish()
+
+        self._background.run(tidy_up, done)
+
+    return all_of(patched(PartDirectory, "finish", finish), patched(ClaimDesk, "finish", unfenced))
+
+
+def parts_without_lineage() -> AbstractContextManager[None]:
+    """Part files of all lineages have the same names, in the same place."""
+    cut = FileSinkWriter._cut
+
+    def nameless(self: FileSinkWriter) -> Any:
+        name, batches = cut(self)
+        self._written[-1] = replace(name, lineage="0" * 10)
+        return self._written[-1], batches
+
+    return all_of(
+        patched(FileSinkWriter, "_cut", nameless),
+        patched(parts, "pending_directory", lambda lineage: f"{META}/pending"),
+    )
+
+
+def commit_replaces_parts() -> AbstractContextManager[None]:
+    """Parts of all attempts have the same names, and a commit replaces what is there."""
+    original = FileSinkWriter._cut
+
+    def cut(self: FileSinkWriter) -> Any:
+        name, batches = original(self)
+        self._written[-1] = replace(name, attempt=0)
+        return self._written[-1], batches
+
+    def commit(self: PartDirectory, names: Any, note: Any, *, before: Any, sink: str) -> None:
+        for name in names:
+            path = f"{pending_directory(name.lineage)}/{name}"
+            try:
+                self._storage.publish(str(name), self._storage.read(path).to_pybytes())
+            except FileNotFoundError:
+                continue
+            self._storage.delete(path)
+
+    return all_of(patched(FileSinkWriter, "_cut", cut), patched(PartDirectory, "commit", commit))
+
+
+def compacted_parts_are_insisted_on() -> AbstractContextManager[None]:
+    """What a checkpoint has to commit is pending, or lies where it was committed; else the job does not start."""
+    return patched(CommitNote, "tells_of", lambda self, part: False)
+
+
+def output_without_checkpoints_is_resumed() -> AbstractContextManager[None]:
+    """A resume finds no checkpoints, and output of the job; and begins at the beginning."""
+    check = PartDirectory.check
+
+    def accepts(self: PartDirectory, owner: Any, **how: Any) -> None:
+        if not owner.resume:
+            check(self, owner, **how)
+
+    return patched(PartDirectory, "check", accepts)
+
+
+def restart_removes_what_is_to_be_committed() -> AbstractContextManager[None]:
+    """An attempt takes all that older ones left pending for void."""
+    original = PartDirectory.recover
+
+    def recover(self: PartDirectory, owner: Any, uid: str, attempt: Any, keep: Any, fence: Any) -> None:
+        original(self, owner, uid, attempt, (), fence)
+
+    return patched(PartDirectory, "recover", recover)
+
+
+def restart_removes_what_newer_attempts_wrote() -> AbstractContextManager[None]:
+    """An attempt that was overtaken takes what its successors have pending for void."""
+
+    def recover(self: PartDirectory, owner: Any, uid: str, attempt: Any, keep: Any, fence: Any) -> None:
+        kept, directory = set(keep), pending_directory(owner.lineage)
+        for name in self._storage.list(directory):
+            if name not in kept:
+                self._storage.delete(f"{directory}/{name}")
+
+    return patched(PartDirectory, "recover", recover)
+
+
+def move_deletes_first() -> AbstractContextManager[None]:
+    """A part that is moved is gone for a moment."""
+    original = SimDirectory.move
+
+    def move(self: SimDirectory, source: str, target: str) -> None:
+        if META not in source:
+            original(self, source, target)
+            return
+        data = self.read(source).to_pybytes()
+        self.delete(source)
+        self.publish(target, data)
+
+    return patched(SimDirectory, "move", move)
+
+
+STORAGE_VARIANTS = (
+    retirements_overlap_and_look_once,
+    thawed_driver_goes_on_retiring,
+    retired_by_a_driver_that_was_overtaken,
+    fresh_start_clears_before_it_claims,
+    overlapping_checkpoints_keep_the_first_path,
+    missing_manifest_is_not_missed,
+    ids_are_counted_from_what_is_there,
+    completion_is_noted_before_it_is_so,
+    going_back_shares_the_old_files,
+    going_back_counts_from_there,
+    create_looks_and_then_writes,
+    own_claim_is_taken_for_a_strangers,
+    resume_begins_a_new_lineage,
+    overtaken_driver_reports_finished,
+    finish_removes_all_that_is_pending,
+    parts_without_lineage,
+    commit_replaces_parts,
+    compacted_parts_are_insisted_on,
+    output_without_checkpoints_is_resumed,
+    restart_removes_what_is_to_be_committed,
+    restart_removes_what_newer_attempts_wrote,
+    move_deletes_first,
+)
