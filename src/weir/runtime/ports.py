@@ -117,7 +117,9 @@ class Storage(Protocol):
         """The content of a file, or FileNotFoundError."""
 
     def list(self, path: str) -> list[str]:
-        """The names of the files and directories directly below; empty when there is no such directory."""
+        """The names of the files and directories directly below; empty when there is no such directory. What was there
+        when the call was made, and stays, is among them; what comes or goes meanwhile may be or not, since long lists
+        are read in pages."""
 
     def delete(self, path: str) -> None:
         """Remove a file or a directory with all below it; nothing happens when it is not there."""
