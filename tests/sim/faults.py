@@ -15,6 +15,10 @@ FAULT_STEPS = 1_500
 """Faults fall within the first so many steps; afterwards the job must finish."""
 
 
+TAKEN_OVER_IN_DELETE = 0.1
+"""How likely a driver that deletes something is overtaken then, as long as that may happen."""
+
+
 def kill_task(world: World) -> None:
     if tasks := world.alive_tasks():
         world.rng.choice(tasks).die("SIGKILL")
@@ -50,6 +54,13 @@ def second_driver(world: World) -> None:
     )
     world.log(f"{world.driver.name} freezes until {world.driver.frozen_until_ms:.0f}ms; another is started")
     world.start_driver(resume=True)
+
+
+def freeze_launch(world: World) -> None:
+    """Whoever has begun to start the job is frozen, and goes on when another has completed checkpoints."""
+    if not world.driver.has_started:
+        world.driver.freeze(0.0, thaws_at=len(world.completed_ids) + world.rng.choice([1, 1, 2]))
+        world.log(f"{world.driver.name} is frozen while it is being launched")
 
 
 def freeze_driver(world: World) -> None:
@@ -153,17 +164,22 @@ class Hangs:
         self._rng = rng
         self._probability = rng.choice([0.0, 0.0, 0.002, 0.01])
         self._of_deletes = rng.choice([0.0, 0.02, 0.1])
+        self._takeovers = rng.choice([0, 0, 1, 2])
+        """How often the driver is overtaken while it deletes, at most."""
         self.count = 0
 
     def until_ms(self, call: str) -> float:
         """When the call that is made now can take effect."""
         world, probability = self._world, self._of_deletes if call == "delete" else self._probability
+        if call == "delete" and self._takeovers and world.is_drivers_call and self._rng.random() < TAKEN_OVER_IN_DELETE:
+            self._takeovers -= 1
+            world.ambush(second_driver)
         if not probability or world.steps >= FAULT_STEPS or self._rng.random() >= probability:
             return 0.0
         self.count += 1
         until_ms = world.clock.time_ms + self._rng.choice([10, 25, 60, 150])
         world.log(f"a {call} hangs until {until_ms:.0f}ms")
-        if world.job.beside is not None and self._rng.random() < 0.3:
-            # In a job of several regions a good moment for one of them to be lost.
-            world.ambush(kill_task)
+        # A good moment for a region to be lost, or for somebody to lose patience.
+        if self._rng.random() < 0.3:
+            world.ambush(second_driver if world.job.beside is None else kill_task)
         return until_ms

@@ -227,8 +227,10 @@ class SimCluster:
             stage.tasks[task].on_the_way.append(message)
         if isinstance(message, DrainSources):
             self._world.users.drained.add(attempt)
-        if isinstance(message, TriggerCheckpoint) and task == 0:
-            self._world.maybe_ambush(within_steps=200)
+        if isinstance(message, TriggerCheckpoint):
+            self._world.given_out(self._owner.store.lineage, message.checkpoint, self._owner.number)
+            if task == 0:
+                self._world.maybe_ambush(within_steps=200)
 
     def kill(self, attempt: AttemptId) -> None:
         if stage := self._world.stages.get((self._owner.number, attempt)):

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from greenlet import getcurrent
+
 from tests.sim import faults
 from tests.sim.drivers import SimDriver
 from tests.sim.externals import External
@@ -22,7 +24,7 @@ from tests.sim.stage import SimStage, SimTask, SimulationFailed
 from tests.sim.storage import SimStorage
 from tests.sim.users import Users, read_savepoint, savepoint_files
 from tests.sim.watch import Watch
-from tests.sim.work import Call, Process, run_quietly
+from tests.sim.work import Call, Process, Work, run_quietly
 from tests.sim.workload import FIRST_PLACE, SCHEME, Job, draw_busy_job, draw_job, with_loop, with_regions
 from weir.errors import OwnershipError, StorageUnavailable
 from weir.ids import AttemptId, CheckpointId, Lineage
@@ -65,7 +67,7 @@ LOOPED_EVERY, LOOPED_AT = 6, 3
 RESUMED_AT_THE_END = 0.1
 """How often a driver dies when the job is finished, and the job is resumed all the same."""
 
-STARTED_TWICE = 0.1
+STARTED_TWICE = 0.12
 """How often two people start the job at once."""
 
 SLOWNESS = 0.2
@@ -113,6 +115,8 @@ class World:
         self.orphans: list[Call] = []
         """Calls of processes that are gone; each may still take effect."""
         self.completed_ids: list[int] = []
+        self._given_out: dict[tuple[Lineage, CheckpointId], tuple[int, int]] = {}
+        """By whom, and in which step."""
         self.newest_completed: int | None = None
         """Of those that nobody has gone back behind."""
         self.is_tidy = True
@@ -130,6 +134,7 @@ class World:
         self.start_driver(resume=False)
         if after is None and self.rng.random() < STARTED_TWICE:
             self.start_driver(resume=False)
+            self._ambush = (self.rng.randint(1, 40), faults.freeze_launch)
 
     # --- Running -----------------------------------------------------------------------------------------
 
@@ -315,6 +320,18 @@ class World:
         """Tasks are told: sinks commit what it holds."""
         self.completed_ids.append(checkpoint)
         self.newest_completed = checkpoint
+
+    @property
+    def is_drivers_call(self) -> bool:
+        """Whether what runs now is a thread of a driver."""
+        work = getcurrent()
+        return isinstance(work, Work) and isinstance(work.owner, SimDriver)
+
+    def given_out(self, lineage: Lineage, checkpoint: CheckpointId, driver: int) -> None:
+        """A driver tells its tasks to take this checkpoint. Ids are never used twice."""
+        at = self._given_out.setdefault((lineage, checkpoint), (driver, self.steps))
+        if at != (driver, self.steps):
+            raise SimulationFailed(f"checkpoint {checkpoint} is given out by driver-{driver}, and was before: {at}")
 
     def orphaned(self, calls: list[Call]) -> None:
         """Of a process that has died: each takes effect later, as a whole or in part, or never."""
