@@ -1,6 +1,6 @@
-"""Random jobs and their known answers: topologies, sources, sinks and settings, all drawn from the seed.
+"""Jobs and their known answers: what their regions do, and the same in one thread. They are drawn in draws.py.
 
-A drawn job can be planned at any parallelism, since a driver that is started again may ask for another.
+A job can be planned at any parallelism, since a driver that is started again may ask for another.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import polars as pl
 
 import weir
 from tests.sim import loops
-from tests.sim.externals import SCHEMA, External, Row, SimSink, SimSource, make_rows, to_batch
-from tests.sim.timed import OTHER, TIMES, Timed, draw_timed
+from tests.sim.externals import SCHEMA, External, Row, SimSink, SimSource
+from tests.sim.timed import Timed
 from weir.config import Checkpoints, Settings
-from weir.connectors import Collection, FileSink, Generator
+from weir.connectors import FileSink
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, Uid
 from weir.operators.base import InlinePart, OperatorContext
@@ -32,8 +32,6 @@ PARALLELISM_MAX = 4
 SCHEME = "simulated"
 FIRST_PLACE = "1"
 """The directory of the first run of a job. Runs from its savepoints are in "2", "3" and so on."""
-BUSY_PACE = 0.4
-"""How fast jobs read that are to take many checkpoints."""
 TOTALS = "key long, n long, total long"
 
 
@@ -191,7 +189,7 @@ class Job:
 
     def states(self, read: Sequence[Row]) -> dict[str, dict[int, tuple[int, int]]]:
         """uid of a keyed operator to what its state must be when these rows have been read: key to (count, sum)."""
-        checked = [end for end, _ in self.ends if end in _END and _END[end].has_state_to_check]
+        checked = [end for end, _ in self.ends if end in ENDS and ENDS[end].has_state_to_check]
         states = {f"{self.prefix}{end}": totals_of(self._answer(read)) for end in checked}
         return states if self.beside is None else {**states, **self.beside.states(read)}
 
@@ -292,7 +290,7 @@ def _broadcast(rng: random.Random) -> Step:
     )
 
 
-_STEPS: list[tuple[float, Callable[[random.Random], Step]]] = [
+STEPS: list[tuple[float, Callable[[random.Random], Step]]] = [
     (0.3, _filter),
     (0.3, _rebalanced),
     (0.2, _mapped),
@@ -355,7 +353,7 @@ class End:
     has_state_to_check: bool
 
 
-_END = {
+ENDS = {
     "plain": End(_plain, "plain", False),
     "agg": End(_agg, "totals", True),
     "process": End(_process, "rows", True),
@@ -366,7 +364,7 @@ _END = {
 
 def _ends() -> dict[str, End]:
     """All of them; a loop needs rows that come once."""
-    return {**_END, "loop": End(loops.loop, "looped", False)}
+    return {**ENDS, "loop": End(loops.loop, "looped", False)}
 
 
 def totals_of(rows: Sequence[Row]) -> dict[int, tuple[int, int]]:
@@ -377,128 +375,7 @@ def totals_of(rows: Sequence[Row]) -> dict[int, tuple[int, int]]:
     return totals
 
 
-# --- Drawing --------------------------------------------------------------------------------------------
-
-
-def draw_job(rng: random.Random, external: External) -> Job:
-    """One to three sources, perhaps a union, some steps, one or two ends."""
-    tiny = rng.random() < 0.06
-    sources = [_draw_source(rng, i, tiny=tiny) for i in range(rng.randint(1, 3))]
-    steps = [make(rng) for probability, make in _STEPS if rng.random() < probability]
-    ends = [(end, draw_sink(rng, end, external)) for end in rng.sample(list(_END), rng.choice([1, 1, 2]))]
-    settings = Settings(
-        max_parallelism=rng.choice([4, 16, 128]),
-        channel_batches_max=rng.choice([1, 2, 8]),
-        batch_rows_max=rng.choice([1, 4, 64]),
-        buffer_timeout=rng.choice(["0ms", "3ms"]),
-        watermark_interval="1ms",
-        heartbeat_interval="10ms",
-        heartbeat_timeout="160ms",
-        launch_timeout="800ms",
-        stop_timeout="100ms",
-        snapshot_threads=rng.choice([1, 2, 2, 4]),
-        commit_retries_max=3,
-        commit_retry_delay="1ms",
-        commit_retry_delay_max="4ms",
-        outage_retry_delay="5ms",
-        outage_retry_delay_max="5ms",
-    )
-    return Job(steps, sources, ends, draw_checkpoints(rng), settings)
-
-
-def draw_busy_job(rng: random.Random, external: External, *, time_rng: random.Random) -> Job:
-    """A small job that takes one checkpoint after the other, with more of them under way than are kept: what it has in
-    storage changes all the time."""
-    job = draw_job(rng, external)
-    timed = draw_timed(time_rng) if rng.random() < 0.5 else None
-    if timed is None:
-        source = SimSource(rng, 0, rng.randint(30, 60), rng.randint(1, 2), pace=BUSY_PACE)
-        sources: list[tuple[Source, list[Row]]] = [(source, make_rows(0, source.per_split * source.splits))]
-    else:
-        sources = [draw_timed_source(rng, OTHER * i, pace=BUSY_PACE) for i in range(timed.sources)]
-    end = rng.choice(["agg", "agg", "process", "batches"]) if timed is None else "timed"
-    checkpoints = Checkpoints(
-        every=rng.choice(["1ms", "2ms"]),
-        timeout="1s",
-        max_concurrent=rng.choice([1, 2, 4, 4]),
-        tolerable_failures=rng.choice([2, 100]),
-        retain=rng.choice([1, 1, 2]),
-    )
-    ends = [(end, draw_sink(rng, end, external))]
-    return replace(job, steps=[], sources=sources, ends=ends, checkpoints=checkpoints, timed=timed, parallelism_max=2)
-
-
-def with_regions(job: Job, rng: random.Random, external: External, *, time_rng: random.Random) -> Job:
-    """The same job, perhaps with another region or two beside it; `time_rng` says what they do in event time."""
-    for number in range(rng.choice([0, 0, 0, 1, 1, 2])):
-        sources = [_draw_source(rng, 10 * (number + 1), tiny=rng.random() < 0.1)]
-        steps = [make(rng) for probability, make in _STEPS[:3] if rng.random() < probability]
-        prefix = f"region-{number + 1}-"
-        end, timed = rng.choice([*_END, *["timed"] * 3]), None
-        if end == "timed":
-            timed, first = draw_timed(time_rng), 100_000 * (number + 1)
-            sources, steps = [draw_timed_source(rng, first)], []
-            sources += [draw_timed_source(time_rng, first + OTHER) for _ in range(timed.sources - 1)]
-        ends = [(end, draw_sink(rng, f"{prefix}{end}", external))]
-        other = Job(steps, sources, ends, job.checkpoints, job.settings, prefix=prefix, beside=job.beside, timed=timed)
-        job = replace(job, beside=other)
-    return job
-
-
-def with_loop(job: Job, rng: random.Random, external: External) -> Job:
-    """The same job with a loop beside it."""
-    sources = [_draw_source(rng, 50 + i, tiny=rng.random() < 0.1) for i in range(rng.randint(1, 2))]
-    steps = [make(rng) for probability, make in _STEPS[:3] if rng.random() < probability]
-    ends = [("loop", draw_sink(rng, "loop-loop", external))]
-    settings = replace(job.settings, loop_memory_max=rng.choice([0, 200, "64MB"]))
-    other = Job(steps, sources, ends, job.checkpoints, settings, prefix="loop-", beside=job.beside)
-    return replace(job, beside=other, settings=settings)
-
-
-def _draw_source(rng: random.Random, index: int, *, tiny: bool) -> tuple[Source, list[Row]]:
-    first, per_split, splits = 10_000 * index, rng.randint(2, 25), rng.randint(1, 4)
-    if tiny or rng.random() < 0.05:
-        per_split, splits = rng.choice([(0, 2), (5, 0), (1, 1)])
-    rows = make_rows(first, per_split * splits)
-    kind = rng.choice(["simulated", "simulated", "simulated", "collection", "generator"])
-    if kind == "collection":
-        return Collection(rows, SCHEMA), rows
-    if kind == "generator":
-        return Generator(len(rows), lambda n: to_batch([rows[i] for i in n.tolist()]), SCHEMA), rows
-    return SimSource(rng, first, per_split, splits), rows
-
-
-def draw_timed_source(rng: random.Random, first: int, *, pace: float = 1.0) -> tuple[Source, list[Row]]:
-    per_split, splits = rng.randint(5, 25), rng.randint(1, 4)
-    if pace < 1.0:
-        per_split, splits = rng.randint(25, 50), 1
-    source = SimSource(rng, first, per_split, splits, stride=TIMES, pace=pace)
-    return source, [row for split in range(splits) for row in make_rows(source.first + TIMES * split, per_split)]
-
-
-def draw_sink(rng: random.Random, end: str, external: External) -> Sink:
-    if rng.random() < 0.5:
-        return SimSink(external)
-    format = rng.choice(["jsonl", "csv", "parquet", "arrow"])
-    place = f"{SCHEME}://{FIRST_PLACE}/out/{end}"
-    return FileSink(place, format, roll_rows=rng.choice([3, 1_000]))  # type: ignore[arg-type]
-
-
 def _sink_like(sink: Sink, external: External, place: str) -> Sink:
     if isinstance(sink, FileSink):
         return FileSink(f"{SCHEME}://{place}", sink.format, roll_rows=sink.roll_rows)
     return SimSink(external)
-
-
-def draw_checkpoints(rng: random.Random) -> Checkpoints:
-    # A time-out that a checkpoint cannot meet makes the job restart for ever: short ones only where many are tolerated.
-    tolerable_failures = rng.choice([0, 2, 100])
-    return Checkpoints(
-        every=rng.choice(["1ms", "3ms", "3ms", "8ms", "8ms", "25ms", "80ms", None]),
-        timeout=rng.choice(["20ms", "50ms", "1s"] if tolerable_failures == 100 else ["1s", "5s"]),
-        min_pause=rng.choice(["0ms", "0ms", "3ms"]),
-        max_concurrent=rng.choice([1, 1, 2, 4]),
-        tolerable_failures=tolerable_failures,
-        retain=rng.choice([1, 2, 3]),
-        mode=rng.choice(["exactly_once"] * 10 + ["at_least_once", "at_least_once", "none"]),
-    )

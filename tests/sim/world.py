@@ -16,6 +16,7 @@ from typing import Any
 from greenlet import getcurrent
 
 from tests.sim import faults
+from tests.sim.draws import draw_busy_job, draw_job, with_loop, with_regions
 from tests.sim.drivers import SimDriver
 from tests.sim.externals import External
 from tests.sim.hands import Hands
@@ -25,7 +26,7 @@ from tests.sim.storage import SimStorage
 from tests.sim.users import Users, read_savepoint, savepoint_files
 from tests.sim.watch import Watch
 from tests.sim.work import Call, Process, Work, run_quietly
-from tests.sim.workload import FIRST_PLACE, SCHEME, Job, draw_busy_job, draw_job, with_loop, with_regions
+from tests.sim.workload import FIRST_PLACE, SCHEME, Job
 from weir.errors import OwnershipError, StorageUnavailable
 from weir.ids import AttemptId, CheckpointId, Lineage
 from weir.operators.sink import Sink
