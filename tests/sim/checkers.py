@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from tests.sim.externals import Row, SimSource
-from tests.sim.hands import COMPACTED, rows_compacted
+from tests.sim.hands import compacted_parts
 from tests.sim.stage import SimulationFailed
 from tests.sim.timed import straggles
 from tests.sim.workload import SinkExpectation
@@ -70,11 +70,9 @@ def committed_rows(world: World, expectation: SinkExpectation) -> list[tuple[Any
     """What a reader of the sink's output sees."""
     if not isinstance(expectation.sink, FileSink):
         return world.external.rows_of(expectation.uid)
-    parts, root = expectation.sink.parts(), expectation.sink.path.split("://")[1]
+    parts = expectation.sink.parts()
     contents = [(name, parts.read(name).to_pybytes()) for name in parts.committed()]
-    for name, data in world.storage.files.items():
-        if name.startswith(f"{root}/{COMPACTED}"):
-            contents += [(name, part) for part in rows_compacted(data)]
+    contents += [("of the users", data) for data in compacted_parts(world, expectation.sink)]
     rows: list[tuple[Any, ...]] = []
     for name, data in contents:
         try:

@@ -84,7 +84,7 @@ class Hands:
     # --- What they do --------------------------------------------------------------------------------------
 
     def compact(self) -> bool:
-        """Read committed parts, write them into one file of their own, and delete them."""
+        """Read committed parts, write them into one file of their own, beside them or elsewhere, and delete them."""
         if self.program.main is not None:
             return False
         with self._world.storage.quiet():
@@ -103,7 +103,8 @@ class Hands:
         self._world.log(f"users compact {len(names)} parts of {sink.path}")
         if data:
             body = json.dumps([base64.b64encode(part).decode() for part in data]).encode()
-            storage.write(f"{COMPACTED}{number}", body)
+            place = self._world.storage.below(archive_of(sink)) if self.rng.random() < 0.5 else storage
+            place.write(f"{COMPACTED}{number}", body)
         for name in names:
             storage.delete(name)
 
@@ -163,7 +164,7 @@ class Hands:
         if self._removed or self.program.main is not None or world.savepoint is not None:
             return False
         world.kill_drivers("users start anew")
-        roots = tuple(f"{world.place}/{below}/" for below in ("sim", "out"))
+        roots = tuple(f"{world.place}/{below}/" for below in ("sim", "out", "archive"))
         world.storage.remove([name for name in world.storage.files if name.startswith(roots)])
         world.external.clear()
         world.users.start_anew()
@@ -197,6 +198,13 @@ ACTS: list[Callable[[Hands], bool]] = [
 ]
 
 
-def rows_compacted(data: bytes) -> list[bytes]:
-    """The parts that a file of the users was made of."""
-    return [base64.b64decode(part) for part in json.loads(data)]
+def archive_of(sink: FileSink) -> str:
+    """Where users put what they do not want in the sink's directory."""
+    return sink.path.split("://")[1].replace("/out/", "/archive/")
+
+
+def compacted_parts(world: World, sink: FileSink) -> list[bytes]:
+    """The parts that users have put into files of their own."""
+    prefixes = f"{sink.path.split('://')[1]}/{COMPACTED}", f"{archive_of(sink)}/{COMPACTED}"
+    files = [data for name, data in world.storage.files.items() if name.startswith(prefixes)]
+    return [base64.b64decode(part) for data in files for part in json.loads(data)]
