@@ -7,8 +7,18 @@ from typing import Any
 
 import pytest
 
-from tests.sim.ports import SimBackground, SimClock
-from tests.unit.runtime.fakes import FaultyStorage, Pass, Script, Shelf, operator, plan_of, run_all, run_one
+from tests.sim.ports import SimClock
+from tests.unit.runtime.fakes import (
+    FaultyStorage,
+    Pass,
+    QueuedBackground,
+    Script,
+    Shelf,
+    operator,
+    plan_of,
+    run_all,
+    run_one,
+)
 from tests.unit.runtime.stores import LIFE, store_of
 from weir.config import Checkpoints, FixedDelay, JobConfig, Restart, Settings
 from weir.graph.plan import Forward, Plan
@@ -90,7 +100,7 @@ class Stage:
         tolerable_failures: int = 0,
         lineage: str = LIFE,
     ) -> None:
-        self.clock, self.background, self.cluster = SimClock(), SimBackground(), FakeCluster()
+        self.clock, self.background, self.cluster = SimClock(), QueuedBackground(), FakeCluster()
         self.storage = storage or FaultyStorage()
         self.notices: list[Notice] = []
         self.plan = plan or two_tasks()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.sim.ports import SimBackground, SimChannel
+from tests.sim.ports import SimChannel
 from weir.graph.plan import Edge, Exchange, Plan, PlannedOperator, Vertex
 from weir.ids import AttemptId, ChannelId, CheckpointId, EdgeId, Uid, VertexId
 from weir.operators.base import Emit, Frozen, InlinePart, Operator, OperatorContext, OperatorSpec, Restored
@@ -44,13 +44,33 @@ def context(uid: str = "op", *, index: int = 0, parallelism: int = 1, attempt: i
     )
 
 
-def run_all(background: SimBackground) -> None:
+class QueuedBackground:
+    """Work that was handed over and has not run yet."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[Callable[[], Any], Callable[[Any], None]]] = deque()
+
+    def run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.waiting.append((work, done))
+
+    def breathe(self) -> None:
+        """Time does not pass while work is done."""
+
+    def take(self, index: int) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+        """Threads may finish in any order."""
+        self.waiting.rotate(-index)
+        chosen = self.waiting.popleft()
+        self.waiting.rotate(index)
+        return chosen
+
+
+def run_all(background: QueuedBackground) -> None:
     """Do all background work, and what follows from it."""
     while background.waiting:
         run_one(background)
 
 
-def run_one(background: SimBackground) -> None:
+def run_one(background: QueuedBackground) -> None:
     work, done = background.take(0)
     try:
         result = work()

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.sim.ports import SimBackground
 from tests.unit.runtime.driving import STOP_MS, Stage, two_tasks
-from tests.unit.runtime.fakes import Pass, Script, Shelf, operator, plan_of, run_all
+from tests.unit.runtime.fakes import Pass, QueuedBackground, Script, Shelf, operator, plan_of, run_all
 from tests.unit.runtime.stores import store_of
 from tests.unit.runtime.test_job import WITHIN_S, ObedientCluster, reach
 from weir.config import Checkpoints, FixedDelay, JobConfig, NoRestart, Restart, Settings
@@ -428,7 +427,7 @@ def test_a_job_that_is_cancelled_while_its_savepoint_is_being_published_leaves_n
 
 
 def test_what_a_slow_task_still_writes_to_a_savepoint_that_failed_goes_with_the_next_sweep(tmp_path: Path) -> None:
-    background = SimBackground()
+    background = QueuedBackground()
     desk, place = SavepointDesk(background, retries_max=1), tmp_path / "mine"
     place.mkdir()
     desk.discard(str(place), CheckpointId(5))

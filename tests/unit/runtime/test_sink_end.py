@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.ports import SimBackground, SimClock
-from tests.unit.runtime.fakes import ShelfWriter, context, restored, rows, run_all, run_one
+from tests.sim.ports import SimClock
+from tests.unit.runtime.fakes import QueuedBackground, ShelfWriter, context, restored, rows, run_all, run_one
 from weir.errors import CheckpointError, StorageUnavailable, Unavailable
 from weir.ids import CheckpointId
 from weir.operators.base import Restored
@@ -17,7 +17,7 @@ class Stand:
     """A sink end, its writer and what it reported."""
 
     def __init__(self, *, index: int = 0, parallelism: int = 1, retries_max: int = 2) -> None:
-        self.writer, self.background, self.clock = ShelfWriter(), SimBackground(), SimClock()
+        self.writer, self.background, self.clock = ShelfWriter(), QueuedBackground(), SimClock()
         self.reported: list[int] = []
         own = context("out", index=index, parallelism=parallelism)
         self.end = SinkEnd(

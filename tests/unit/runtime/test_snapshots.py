@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.sim.ports import SimBackground, SimClock, SimControl
+from tests.sim.ports import SimClock, SimControl
 from tests.states import FrozenTable
-from tests.unit.runtime.fakes import FaultyStorage, ShelfWriter, context, rows, run_all, run_one
+from tests.unit.runtime.fakes import FaultyStorage, QueuedBackground, ShelfWriter, context, rows, run_all, run_one
 from weir.errors import CheckpointError, CorruptCheckpoint, StorageFull, StorageUnavailable
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
 from weir.operators.base import KEY_GROUP_COLUMN, Frozen, key_group_range
@@ -31,7 +31,7 @@ class Desk:
     """A snapshotter with everything around it."""
 
     def __init__(self, *, with_sink: bool = False) -> None:
-        self.storage, self.background, self.control = FaultyStorage(), SimBackground(), SimControl()
+        self.storage, self.background, self.control = FaultyStorage(), QueuedBackground(), SimControl()
         self.savepoint = FaultyStorage()
         self.clock = SimClock()
         self.writer = ShelfWriter()

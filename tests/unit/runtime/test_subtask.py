@@ -9,11 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.sim.ports import SimBackground, SimChannel, SimClock, SimControl
+from tests.sim.ports import SimChannel, SimClock, SimControl
 from tests.states import FrozenTable
 from tests.unit.runtime.fakes import (
     Pass,
     Pipes,
+    QueuedBackground,
     Recording,
     ScriptReader,
     context,
@@ -55,7 +56,7 @@ class Bench:
     pipes: Pipes
     clock: SimClock
     control: SimControl
-    background: SimBackground
+    background: QueuedBackground
     operator: Recording
     inputs: list[SimChannel]
 
@@ -92,7 +93,7 @@ def bench(
     exactly_once: bool = True,
 ) -> Bench:
     plan = plan_of((1, [operator("up", Pass())]), (1, [operator("down", Pass())]), edges=[(0, 1, Forward())])
-    pipes, clock, control, background = Pipes(capacity), SimClock(), SimControl(), SimBackground()
+    pipes, clock, control, background = Pipes(capacity), SimClock(), SimControl(), QueuedBackground()
     recording = Recording("op", [], holds=holds)
     gate = Gate(plan, HERE, pipes)
     common = {

@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.sim.ports import SimBackground, SimClock, SimControl
+from tests.sim.ports import SimClock, SimControl
 from tests.states import FrozenTable
 from tests.unit.runtime.fakes import (
     FaultyStorage,
     Pass,
     Pipes,
+    QueuedBackground,
     Recording,
     Script,
     Shelf,
@@ -67,7 +68,7 @@ class Shop:
             (1, [operator("sink", self.shelf)]),
             edges=[(0, 1, Forward())],
         )
-        self.clock, self.control, self.background = SimClock(), SimControl(), SimBackground()
+        self.clock, self.control, self.background = SimClock(), SimControl(), QueuedBackground()
         self.pipes = Pipes()
         ports = WorkerPorts(self.clock, self.pipes, self.control, self.background, FaultyStorage())
         self.worker = Worker(
@@ -195,7 +196,7 @@ def test_a_heartbeat_tells_what_each_operator_has_done_and_how_subtasks_spent_th
 def test_a_task_hosts_only_the_subtasks_of_its_index() -> None:
     shelf = Shelf()
     plan = plan_of((1, [operator("source", Script())]), (2, [operator("sink", shelf)]), edges=[(0, 1, Rebalance())])
-    ports = WorkerPorts(SimClock(), Pipes(), SimControl(), SimBackground(), FaultyStorage())
+    ports = WorkerPorts(SimClock(), Pipes(), SimControl(), QueuedBackground(), FaultyStorage())
     worker = Worker(
         WorkerConfig("job", plan, TaskIndex(1), A, "exactly_once", Settings(max_parallelism=8), LIFE), ports
     )
