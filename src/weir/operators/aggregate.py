@@ -120,9 +120,11 @@ class PartialAggregateOperator(Operator):
         if self._rows_to_pass > 0:  # nothing is held now, so that no row overtakes another
             self._rows_to_pass -= batch.num_rows
             out(self._lifted(batch))
-            return
-        self._held.add_rows(batch)
-        self._rows_in += batch.num_rows
+        elif self._held.add_rows(batch):
+            self._rows_in += batch.num_rows
+        else:
+            self.flush(out)
+            out(self._lifted(batch))
 
     def flush(self, out: Emit) -> None:
         keys = len(self._held)

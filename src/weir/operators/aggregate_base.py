@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from weir.errors import SchemaError
 from weir.operators.aggregate_kernels import Kernel
+from weir.operators.checked_arithmetic import checks_of
 from weir.operators.polars_bridge import arrow_schema, series_to_arrow, to_polars
 from weir.operators.separable import check_separable
 from weir.state.xxhash64 import Ints
@@ -83,7 +84,9 @@ def read_input(column: Input, batch: pa.RecordBatch) -> pa.Array:
     """What an aggregate reads, one value per row."""
     if isinstance(column, str):
         return batch.column(column)
-    frame = to_polars(batch).select(column.alias("value"))
+    whole = to_polars(batch)
+    checks_of((column,), batch.schema).run(whole)
+    frame = whole.select(column.alias("value"))
     if len(frame) != batch.num_rows:
         frame = pl.select(pl.repeat(frame.item(), batch.num_rows, dtype=frame.dtypes[0]).alias("value"))
     return series_to_arrow(frame.get_column("value"), arrow_schema(frame.clear()).field("value").type)

@@ -7,9 +7,11 @@ the slots that it touched, and `_rows` says which row of which frame is a slot's
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -22,9 +24,10 @@ from weir.state.xxhash64 import Ints
 SLOT = "__slot"
 """The column of slots beside the accumulators."""
 
-_SIZE = "__size "
 _SIZE_MARGIN = 1 - 1e-9
-"""Floats are not exact: a sum that is this close to the limit counts as beyond it."""
+"""Floats are not exact: a sum that is this close to the limit is looked at more closely."""
+
+_EXACT = decimal.Context(prec=100)
 
 _TIER_RATIO = 4
 """A frame is at least so many times larger than the next, so that there are few of them."""
@@ -43,8 +46,8 @@ class FrameKernel(Kernel):
         self._fields = list(fields)
         self._merge = [expression.alias(name) for name, expression in merge.items()]
         self._sums_of = sums_of
-        wide = [field.name for field in fields if sums_of and pa.types.is_decimal(field.type)]
-        self._sizes = [pl.col(name).cast(pl.Float64).sum().abs().alias(_SIZE + name) for name in wide]
+        self._sums = [number for number, field in enumerate(fields) if sums_of and pa.types.is_decimal(field.type)]
+        """Which of the accumulators are sums of decimals."""
         self._empty = pl.DataFrame(pa.schema(self._fields).empty_table())
         self._types = self._empty.schema
         self.clear()
@@ -54,6 +57,23 @@ class FrameKernel(Kernel):
         self._row_count = 0
         self._count = 0
         self._rows: Ints = np.empty(0, np.int64)
+        self._reach = dict.fromkeys(self._sums, 0.0)
+        """No sum is further from zero than this."""
+        self._signs = dict.fromkeys(self._sums, (False, False))
+
+    @property
+    def adds_numbers(self) -> bool:
+        return bool(self._sums)
+
+    def can_combine(self, accumulators: Sequence[pa.Array]) -> bool:
+        """Sums that only rise, or only fall, and stay small."""
+        for number in self._sums:
+            values = _as_floats(accumulators[number])
+            negative, positive = self._signs[number]
+            negative, positive = negative or bool((values < 0).any()), positive or bool((values > 0).any())
+            if (negative and positive) or self._reach[number] + np.abs(values).sum() >= self._limit(number):
+                return False
+        return True
 
     def merge(self, slots: Ints, accumulators: Sequence[pa.Array], *, count: int) -> None:
         columns = [pl.Series(field.name, array) for field, array in zip(self._fields, accumulators, strict=True)]
@@ -62,6 +82,8 @@ class FrameKernel(Kernel):
         if len(known):
             stored = self._gather(self._rows[known]).with_columns(pl.Series(SLOT, known))
             incoming = pl.concat([stored, incoming])
+        for number in self._sums:
+            self._check_sums(number, accumulators[number], incoming)
         merged = self._merged(incoming)
         self._grow(count)
         touched = merged.get_column(SLOT).to_numpy()
@@ -73,19 +95,32 @@ class FrameKernel(Kernel):
 
     def _merged(self, incoming: pl.DataFrame) -> pl.DataFrame:
         """One row for each slot, of accumulators of which those of a slot are in their order."""
-        merged = incoming.group_by(SLOT).agg(*self._sizes, *self._merge)
-        self._check_sizes(merged)
-        return merged
+        return incoming.group_by(SLOT).agg(*self._merge)
 
-    def _check_sizes(self, merged: pl.DataFrame) -> None:
-        """Polars adds decimals modulo 128 bits: look at the size of the same sums in floats."""
-        for field in self._fields:
-            size = merged.get_column(_SIZE + field.name).max() if _SIZE + field.name in merged.columns else None
-            if isinstance(size, float) and size >= 10.0 ** (field.type.precision - field.type.scale) * _SIZE_MARGIN:
-                raise DataError(
-                    f"aggregate {self._sums_of!r}: a sum is beyond the range of {field.type}; "
-                    "cast the column to double before summing"
-                )
+    def _check_sums(self, number: int, added: pa.Array, incoming: pl.DataFrame) -> None:
+        """Polars adds decimals modulo 128 bits. Where floats say that no sum comes close to the limit, none does;
+        otherwise they are added up one by one: no row may take a sum beyond it."""
+        values = _as_floats(added)
+        negative, positive = self._signs[number]
+        self._signs[number] = negative or bool((values < 0).any()), positive or bool((values > 0).any())
+        self._reach[number] += float(np.abs(values).sum())
+        if self._reach[number] < self._limit(number):
+            return
+        field, sums = self._fields[number], dict[int, decimal.Decimal]()
+        limit = decimal.Decimal(10) ** (field.type.precision - field.type.scale)
+        with decimal.localcontext(_EXACT):
+            for slot, value in incoming.select(SLOT, field.name).iter_rows():
+                if value is not None:
+                    sums[slot] = sums.get(slot, decimal.Decimal(0)) + value
+                    if abs(sums[slot]) >= limit:
+                        raise DataError(
+                            f"aggregate {self._sums_of!r}: a sum is beyond the range of {field.type}; "
+                            "cast the column to double before summing"
+                        )
+
+    def _limit(self, number: int) -> float:
+        kind = self._fields[number].type
+        return float(10.0 ** (kind.precision - kind.scale)) * _SIZE_MARGIN
 
     def _gather(self, rows: Ints) -> pl.DataFrame:
         return self._whole()[rows]
@@ -121,6 +156,11 @@ def distinct(slots: Ints, count: int) -> Ints:
     last[slots] = numbers
     rows = np.flatnonzero(last[slots] == numbers)
     return slots[rows]
+
+
+def _as_floats(array: pa.Array) -> npt.NDArray[np.float64]:
+    floats: npt.NDArray[np.float64] = pl.Series(array.drop_null()).cast(pl.Float64).to_numpy()
+    return floats
 
 
 def _detached(frame: pl.DataFrame) -> pl.DataFrame:

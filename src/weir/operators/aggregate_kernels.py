@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from weir.errors import DataError
+from weir.errors import DataError, ProtocolViolation
+from weir.operators.exact_sums import INT64_MAX, add_exactly, leaves_int64, magnitude
 from weir.state.growing import grown
 from weir.state.key_columns import Valid, build_fixed, fixed_values, numpy_type, valid_rows
 from weir.state.xxhash64 import Ints
@@ -23,7 +24,6 @@ Rule: TypeAlias = Literal["add", "min", "max", "first", "last"]
 """How two accumulators become one."""
 
 _CAPACITY_MIN = 1_024
-_INT64_MAX = (1 << 63) - 1
 
 
 class Kernel(ABC):
@@ -38,7 +38,25 @@ class Kernel(ABC):
 
     @abstractmethod
     def read(self, slots: Ints) -> list[pa.Array]:
-        """The accumulators of these slots, as copies."""
+        """The accumulators of these slots, as copies. DataError when a sum among them is beyond its type: what is added
+        up may be so in passing, and must not be when it is shown, sent or kept."""
+
+    @property
+    def adds_numbers(self) -> bool:
+        """Whether there are sums that may leave their type."""
+        return False
+
+    def show_every_row(self) -> None:
+        """What each row comes to is shown: no sum may be beyond its type in passing either."""
+
+    def can_combine(self, accumulators: Sequence[pa.Array]) -> bool:
+        """Whether these may be merged with what is here before they are sent on: whoever gets the sum of several rows
+        cannot tell any more where it was in between."""
+        return True
+
+    def pour(self, slots: Ints, target: Kernel, into: Ints, *, count: int) -> None:
+        """Merge slots into those of another kernel of the same aggregate, or of this one, in passing."""
+        target.merge(into, self.read(slots), count=count)
 
     @abstractmethod
     def clear(self) -> None:
@@ -57,6 +75,23 @@ class FixedKernel(Kernel):
 
     def read(self, slots: Ints) -> list[pa.Array]:
         return [column.read(slots) for column in self._columns]
+
+    @property
+    def adds_numbers(self) -> bool:
+        return any(column.adds_integers for column in self._columns)
+
+    def show_every_row(self) -> None:
+        for column in self._columns:
+            column.shows_every_row = True
+
+    def can_combine(self, accumulators: Sequence[pa.Array]) -> bool:
+        return all(column.can_combine(array) for column, array in zip(self._columns, accumulators, strict=True))
+
+    def pour(self, slots: Ints, target: Kernel, into: Ints, *, count: int) -> None:
+        if not isinstance(target, FixedKernel):
+            raise ProtocolViolation(f"accumulators of one kind are merged into those of another: {target!r}")
+        for column, other in zip(self._columns, target._columns, strict=True):
+            column.pour(slots, other, into, count)
 
     def clear(self) -> None:
         for column in self._columns:
@@ -82,8 +117,14 @@ class _SlotColumn:
         self._count = 0
         self._values: npt.NDArray[Any] = np.full(_CAPACITY_MIN, self._identity)
         self._valid: Valid = None
+        self.adds_integers = rule == "add" and self._values.dtype == np.int64
         self._magnitude_max = 0
         """No sum is further from zero than this."""
+        self._carry: Ints | None = None
+        """While there are sums beyond int64: by slot, how often 2**64 is to be added."""
+        self._has_signs = [False, False]
+        """Whether a value was negative, and whether one was positive, since the column was empty."""
+        self.shows_every_row = False
 
     def merge(self, slots: Ints, array: pa.Array, count: int) -> None:
         known = self._count
@@ -103,17 +144,44 @@ class _SlotColumn:
         self._reduce(slots, values)
 
     def read(self, slots: Ints) -> pa.Array:
+        if self._carry is not None and self._carry[slots].any():
+            raise self._beyond()
+        return self._array(slots)
+
+    def _array(self, slots: Ints) -> pa.Array:
         return build_fixed(self._values[slots], None if self._valid is None else self._valid[slots], self._kind)
+
+    def can_combine(self, array: pa.Array) -> bool:
+        if not self.adds_integers:
+            return True
+        values = fixed_values(array.drop_null() if array.null_count else array)
+        if not len(values):
+            return True
+        least, greatest = int(values.min()), int(values.max())
+        if self._magnitude_max + max(-least, greatest) * len(values) > INT64_MAX:
+            return False
+        has_negative, has_positive = self._has_signs[0] or least < 0, self._has_signs[1] or greatest > 0
+        # Sums that only rise, or only fall, are furthest from zero at their ends.
+        return not (self.shows_every_row and has_negative and has_positive)
+
+    def pour(self, slots: Ints, other: _SlotColumn, into: Ints, count: int) -> None:
+        carry = None if self._carry is None else self._carry[slots]
+        other.merge(into, self._array(slots), count)
+        if carry is not None and carry.any():
+            np.add.at(other._keep_carry(), into, carry)
 
     def clear(self) -> None:
         self._values[: self._count] = self._identity
-        self._valid = None
+        self._valid = self._carry = None
+        self._has_signs = [False, False]
         self._count = self._magnitude_max = 0
 
     def _grow(self, count: int) -> None:
         self._values = grown(self._values, count, self._identity)
         if self._valid is not None:
             self._valid = grown(self._valid, count, False)
+        if self._carry is not None:
+            self._carry = grown(self._carry, len(self._values), 0)
         self._count = count
 
     def _place(self, slots: Ints, values: npt.NDArray[Any], *, valid: Valid, known: int) -> None:
@@ -126,33 +194,43 @@ class _SlotColumn:
             self._valid[slots] = True if valid is None else valid
 
     def _reduce(self, slots: Ints, values: npt.NDArray[Any]) -> None:
-        if self._rule == "add" and self._values.dtype == np.int64:
-            self._check_sums(slots, values)
+        if self.adds_integers and len(values) and not self._is_safe(values):
+            self._add_exactly(slots, values)
+            return
         with np.errstate(invalid="ignore", over="ignore"):
             self._function.at(self._values, slots, values)
 
-    def _check_sums(self, slots: Ints, values: Ints) -> None:
-        """Refuse a sum beyond int64. Costs next to nothing while sums are small against that."""
-        if not len(values):
-            return
-        added = max(-int(values.min()), int(values.max()), 0) * len(values)
-        if self._magnitude_max + added > _INT64_MAX:
-            present = self._values[: self._count]
-            self._magnitude_max = max(-int(present.min()), int(present.max()))
-        if self._magnitude_max + added > _INT64_MAX and self._overflows(slots, values):
-            raise DataError(
-                f"aggregate {self._name!r}: a sum is beyond the range of {self._kind}; "
-                "cast the column to double or to decimal(38, 0) before summing"
-            )
+    def _is_safe(self, values: Ints) -> bool:
+        """Whether no sum can leave int64. Costs next to nothing while sums are small against that."""
+        least, greatest = int(values.min()), int(values.max())
+        self._has_signs = [self._has_signs[0] or least < 0, self._has_signs[1] or greatest > 0]
+        added = max(-least, greatest) * len(values)
+        if self._magnitude_max + added > INT64_MAX and self._carry is None:
+            self._magnitude_max = magnitude(self._values[: self._count])
+        if self._carry is not None or self._magnitude_max + added > INT64_MAX:
+            return False
         self._magnitude_max += added
+        return True
 
-    def _overflows(self, slots: Ints, values: Ints) -> bool:
-        """Whether any sum leaves int64, computed exactly in two halves."""
-        high, low = self._values[: self._count] >> 32, self._values[: self._count] & 0xFFFFFFFF
-        np.add.at(high, slots, values >> 32)
-        np.add.at(low, slots, values & 0xFFFFFFFF)
-        high += low >> 32
-        return bool(((high < -(1 << 31)) | (high >= 1 << 31)).any())
+    def _add_exactly(self, slots: Ints, values: Ints) -> None:
+        if self.shows_every_row and leaves_int64(self._values[: self._count], slots, values):
+            raise self._beyond()
+        carry = self._keep_carry()
+        add_exactly(self._values[: self._count], carry[: self._count], slots, values)
+        if not carry.any():
+            self._carry = None
+            self._magnitude_max = magnitude(self._values[: self._count])
+
+    def _keep_carry(self) -> Ints:
+        if self._carry is None:
+            self._carry = np.zeros(len(self._values), np.int64)
+        return self._carry
+
+    def _beyond(self) -> DataError:
+        return DataError(
+            f"aggregate {self._name!r}: a sum is beyond the range of {self._kind}; "
+            "cast the column to double or to decimal(38, 0) before summing"
+        )
 
 
 def _identity_and_function(rule: Rule, dtype: np.dtype[Any]) -> tuple[Any, np.ufunc]:

@@ -33,13 +33,23 @@ BATCH_ROWS_MAX = 65_536
 class Accumulators:
     """The accumulators of every aggregate, by slot."""
 
-    def __init__(self, layout: AggregateLayout, context: OperatorContext) -> None:
+    def __init__(self, layout: AggregateLayout, context: OperatorContext, *, shows_every_row: bool = False) -> None:
+        """`shows_every_row`: what each row comes to is a result, so that sums must fit after each."""
         self._context = context
         self._aggregates = list(layout.aggregates.values())
         self._kernels = [
             aggregate.kernel(layout.input_schema, output) for output, aggregate in layout.aggregates.items()
         ]
         self._widths = [len(fields) for fields in layout.accumulators.values()]
+        for kernel in self._kernels if shows_every_row else ():
+            kernel.show_every_row()
+
+    def can_combine(self, batch: pa.RecordBatch) -> bool:
+        """Whether rows of the user may be merged before they are sent on: if not, whoever gets their sums could not
+        tell what they were in between."""
+        with blamed(self._context):
+            adding = [(a, k) for a, k in zip(self._aggregates, self._kernels, strict=True) if k.adds_numbers]
+            return all(kernel.can_combine(aggregate.lift(batch)) for aggregate, kernel in adding)
 
     def add_rows(self, batch: pa.RecordBatch, slots: Ints, *, count: int) -> None:
         """Merge rows of the user; there are `count` slots by now."""
@@ -61,7 +71,20 @@ class Accumulators:
 
     def read(self, slots: Ints) -> list[pa.Array]:
         """The accumulators of these slots, those of all aggregates side by side."""
-        return [array for kernel in self._kernels for array in kernel.read(slots)]
+        with blamed(self._context):
+            return [array for kernel in self._kernels for array in kernel.read(slots)]
+
+    def pour(self, slots: Ints, target: Accumulators, into: Ints, *, count: int) -> None:
+        """Merge slots into those of others of the same layout; there are `count` of those by now."""
+        with blamed(self._context):
+            for kernel, other in zip(self._kernels, target._kernels, strict=True):
+                kernel.pour(slots, other, into, count=count)
+
+    def read_of(self, number: int, slots: Ints) -> pa.Array:
+        """Of these slots one accumulator, by its place side by side; the others may be what they like."""
+        starts = np.cumsum([0, *self._widths])
+        of = int(np.searchsorted(starts, number, side="right")) - 1
+        return self._kernels[of].read(slots)[number - int(starts[of])]
 
     def values(self, slots: Ints) -> list[pa.Array]:
         """The final values of these slots, by aggregate."""
@@ -79,7 +102,7 @@ class KeyedState:
     def __init__(self, layout: AggregateLayout, context: OperatorContext) -> None:
         self._layout = layout
         self._index = KeyIndex(layout.key_schema)
-        self._accumulators = Accumulators(layout, context)
+        self._accumulators = Accumulators(layout, context, shows_every_row=True)
         self._history = SlotHistory(
             layout.stored,
             keys=len(layout.keys),
@@ -176,7 +199,7 @@ class PassingState:
     def __init__(self, layout: AggregateLayout, context: OperatorContext) -> None:
         self._layout = layout
         self._index = KeyIndex(layout.key_schema)
-        self._accumulators = Accumulators(layout, context)
+        self._accumulators = Accumulators(layout, context, shows_every_row=True)
         self._local: npt.NDArray[np.int32] = np.empty(0, np.int32)
         """Number of a slot of the index among those seen since the last `take`, or -1."""
         self._touched: list[Ints] = []
@@ -190,10 +213,13 @@ class PassingState:
         """Keys that take up room."""
         return len(self._index)
 
-    def add_rows(self, batch: pa.RecordBatch) -> None:
-        """Merge rows of the user."""
+    def add_rows(self, batch: pa.RecordBatch) -> bool:
+        """Merge rows of the user, unless the second half has to see them one by one: whether they are merged."""
+        if not self._accumulators.can_combine(batch):
+            return False
         local = self._renumbered(self._index.slots([batch.column(key) for key in self._layout.keys]))
         self._accumulators.add_rows(batch, local, count=self._count)
+        return True
 
     def take(self) -> Iterator[pa.RecordBatch]:
         """Keys and accumulators, and forget them."""

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from weir.errors import DataError
+from weir.operators.exact_sums import INT64_MAX, leaves_int64, magnitude
 from weir.operators.key_order import stable_order
 from weir.state.xxhash64 import Ints
 
@@ -49,13 +51,15 @@ class ByKey:
     # --- A value for each row ---
 
     def running_sum(self, values: Values, start: Values | None = None) -> pl.Series:
-        """The sum of a key's values up to each row, on top of what the key starts with. Nulls count as 0."""
+        """The sum of a key's values up to each row, on top of what the key starts with. Nulls count as 0. A sum of
+        integers beyond int64 is an error, at whichever row."""
         added, before = self._numbers(values, self._rows), self._start(start)
         if added.dtype.kind == "f" or before.dtype.kind == "f":
             sums: npt.NDArray[Any] = self._float_sums(
                 self._in_order(added).astype(np.float64), before.astype(np.float64)
             )
         else:
+            self._check(added, before)
             # Integers wrap around, so that what other keys have added comes off again without a trace.
             so_far = _cumulative(self._in_order(added))
             sums = so_far[1:]
@@ -82,14 +86,16 @@ class ByKey:
 
     # --- A value for each key ---
 
-    def sum(self, values: Values) -> pl.Series:
-        """The sum of each key's values. Nulls count as 0."""
-        added = self._numbers(values, self._rows)
-        if added.dtype.kind == "f":
+    def sum(self, values: Values, start: Values | None = None) -> pl.Series:
+        """The sum of each key's values, on top of what the key starts with. Nulls count as 0. A sum of integers beyond
+        int64 is an error, also in passing: batches could have been cut there."""
+        added, before = self._numbers(values, self._rows), self._start(start)
+        if added.dtype.kind == "f" or before.dtype.kind == "f":
             sums = np.bincount(self._key_row, weights=added, minlength=len(self._state))
-            return pl.Series(sums.astype(np.float64, copy=False))
+            return pl.Series(sums.astype(np.float64, copy=False) + before)
+        self._check(added, before)
         so_far = _cumulative(self._in_order(added))
-        return pl.Series(so_far[self._ends] - so_far[self._starts])
+        return pl.Series(before + (so_far[self._ends] - so_far[self._starts]))
 
     def count(self) -> pl.Series:
         """How many rows each key has."""
@@ -150,6 +156,13 @@ class ByKey:
 
     def _start(self, start: Values | None) -> npt.NDArray[Any]:
         return np.zeros(len(self._state), np.int64) if start is None else self._numbers(start, self._state)
+
+    def _check(self, added: Ints, before: Ints) -> None:
+        """Refuse sums beyond int64 after any row. Costs next to nothing while values are small against that."""
+        if magnitude(before) + magnitude(added) * len(added) <= INT64_MAX:
+            return
+        if leaves_int64(before, self._key_row, added):
+            raise DataError("ByKey: a sum is beyond the range of int64; cast the column to double before summing")
 
     def _in_order(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return values if self._order is None else values.take(self._order)

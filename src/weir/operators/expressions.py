@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 import polars as pl
 import pyarrow as pa
 
-from weir.errors import PlanError, SchemaError, WeirError
+from weir.errors import DataError, PlanError, SchemaError, WeirError
 from weir.operators.base import Emit, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.checked_arithmetic import checks_of
 from weir.operators.polars_bridge import filter_batch, to_polars
 from weir.operators.projection import Projection, analyse, projection
 from weir.operators.separable import as_expression, columns_read, is_scalar, keeps_length
-from weir.operators.user_code import user_code_error
+from weir.operators.user_code import operator_label, user_code_error
 
 
 class Select(OperatorSpec):
@@ -44,7 +45,7 @@ class Select(OperatorSpec):
             raise PlanError(
                 "select: some expressions change the number of rows and others do not; use flat_map or map_batches"
             )
-        return projection(parts, [field for part in parts for field in part.fields])
+        return projection(parts, [field for part in parts for field in part.fields], schema)
 
 
 class WithColumns(OperatorSpec):
@@ -70,7 +71,7 @@ class WithColumns(OperatorSpec):
         given = [field for part in parts for field in part.fields]
         replaced = {field.name: field for field in given}
         kept = [replaced.get(field.name, field) for field in schema]
-        return projection(parts, [*kept, *(field for field in given if field.name not in schema.names)])
+        return projection(parts, [*kept, *(field for field in given if field.name not in schema.names)], schema)
 
 
 class Filter(OperatorSpec):
@@ -114,6 +115,8 @@ class _Project(Operator):
             self._projection = self._plan(batch.schema)
         try:
             result = self._projection.run(batch)
+        except DataError as error:
+            raise DataError(f"{operator_label(self._context)}: {error}") from None
         except WeirError:
             raise
         except (Exception, pl.exceptions.PanicException) as error:
@@ -128,7 +131,8 @@ class _Filter(Operator):
     def __init__(self, expression: pl.Expr) -> None:
         # Several conditions, as of pl.all().is_not_null(), must all hold.
         self._condition = pl.all_horizontal(expression)
-        self._reads = columns_read([expression])
+        self._expressions = (expression,)
+        self._reads = columns_read(self._expressions)
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
@@ -137,7 +141,11 @@ class _Filter(Operator):
         if not batch.num_rows:
             return
         try:
-            mask = to_polars(batch, self._reads).select(self._condition).to_series()
+            frame = to_polars(batch, self._reads)
+            checks_of(self._expressions, batch.schema).run(frame)
+            mask = frame.select(self._condition).to_series()
+        except DataError as error:
+            raise DataError(f"{operator_label(self._context)}: {error}") from None
         except (Exception, pl.exceptions.PanicException) as error:
             raise user_code_error(error, self._context, doing="the condition") from None
         passing = int(mask.sum())

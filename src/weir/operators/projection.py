@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 
 from weir.errors import PlanError, SchemaError
+from weir.operators.checked_arithmetic import Checks, checks_of
 from weir.operators.polars_bridge import arrow_schema, to_arrow, to_polars
 from weir.operators.separable import check_separable, columns_read, is_scalar, is_wild
 
@@ -42,6 +43,7 @@ class Projection:
     reads: list[str] | None
     constant: bool
     """All that is computed is one value for all rows."""
+    checks: Checks
 
     def kept_as(self, column: str) -> str | None:
         """The name under which an input column comes out as it was, its own if it may choose; None: it does not."""
@@ -57,13 +59,15 @@ class Projection:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _compute(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        frame = to_polars(batch, self.reads).select(self.computed)
-        computed = to_arrow(frame, self.computed_schema)
+        frame = to_polars(batch, self.reads)
+        self.checks.run(frame)
+        computed = to_arrow(frame.select(self.computed), self.computed_schema)
         return computed.take(pa.array(np.zeros(batch.num_rows, np.int64))) if self.constant else computed
 
 
-def projection(parts: Sequence[Part], fields: Sequence[pa.Field]) -> Projection:
-    """The recipe for output columns `fields`; what none of the parts gives is an input column of that name."""
+def projection(parts: Sequence[Part], fields: Sequence[pa.Field], schema: pa.Schema) -> Projection:
+    """The recipe for output columns `fields`; what none of the parts gives is a column of that name of the input, whose
+    schema is given."""
     names = [field.name for field in fields]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -81,6 +85,7 @@ def projection(parts: Sequence[Part], fields: Sequence[pa.Field]) -> Projection:
         computed_schema=pa.schema([field for part in computed for field in part.fields]),
         reads=columns_read(expressions),
         constant=all(map(is_scalar, expressions)),
+        checks=checks_of(expressions, schema),
     )
 
 

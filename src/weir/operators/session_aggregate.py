@@ -123,9 +123,11 @@ class PartialSessionAggregateOperator(Operator):
         if self._rows_to_pass > 0:  # nothing is held now, so that no row overtakes another
             self._rows_to_pass -= batch.num_rows
             out(self._lifted(batch, times))
-            return
-        self._store.add_rows(batch, times)
-        self._rows_in += batch.num_rows
+        elif self._store.combine_rows(batch, times):
+            self._rows_in += batch.num_rows
+        else:
+            self.flush(out)
+            out(self._lifted(batch, times))
 
     def flush(self, out: Emit) -> None:
         store, pieces = self._store, len(self._store)
@@ -228,7 +230,7 @@ class SessionAggregateOperator(Operator):
         store = self._store
         late = store.ended_by(self._ended_us(self._spec.lateness_us))
         if self._spec.late is None:
-            self.rows_late += int(store.accumulators.read(late)[self._spec.of.rows_at].to_numpy().sum())
+            self.rows_late += int(store.accumulators.read_of(self._spec.of.rows_at, late).to_numpy().sum())
         else:
             part = batch.filter(pa.array(np.isin(slots, late)))
             self.rows_late += part.num_rows

@@ -54,6 +54,13 @@ class SessionStore:
         self.accumulators.add_rows(batch, slots, count=self._count)
         return slots
 
+    def combine_rows(self, batch: pa.RecordBatch, times: Ints) -> bool:
+        """Take rows of the user before they are sent on, unless they have to be seen one by one: whether it did."""
+        if not self.accumulators.can_combine(batch):
+            return False
+        self.add_rows(batch, times)
+        return True
+
     def merge(self, keys: Sequence[pa.Array], starts: Ints, lasts: Ints, *, columns: Sequence[pa.Array]) -> Ints:
         """Take pieces of sessions, with accumulators; the session of each."""
         slots = self._place(self._index.slots(keys), starts, lasts)
@@ -125,7 +132,7 @@ class SessionStore:
             placed = self._new_slots(found, starts, lasts)
             np.add.at(self._sessions, found, 1)
             self._only[found] = np.where(self._sessions[found] == 1, placed, -1)
-            self.accumulators.merge(old.read(slots), placed, count=self._count)
+            old.pour(slots, self.accumulators, placed, count=self._count)
 
     def _start_over(self, index: KeyIndex) -> None:
         self._index = index
@@ -219,7 +226,7 @@ class SessionStore:
         gone = np.flatnonzero(into[groups[own]] != held)[::-1]
         if len(gone):
             merged, targets = held[gone], into[groups[own[gone]]]
-            self.accumulators.merge(self.accumulators.read(merged), targets, count=self._count)
+            self.accumulators.pour(merged, self.accumulators, targets, count=self._count)
             self._alive[merged] = False
             self._live -= len(merged)
         old, new = np.flatnonzero(into >= 0), np.flatnonzero(into < 0)

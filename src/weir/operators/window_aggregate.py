@@ -133,9 +133,11 @@ class PartialWindowAggregateOperator(Operator):
         if self._rows_to_pass > 0:  # nothing is held now, so that no row overtakes another
             self._rows_to_pass -= batch.num_rows
             out(self._lifted(batch, panes))
-            return
-        self._held.add_rows(batch, panes)
-        self._rows_in += batch.num_rows
+        elif self._held.combine_rows(batch, panes):
+            self._rows_in += batch.num_rows
+        else:
+            self.flush(out)
+            out(self._lifted(batch, panes))
 
     def flush(self, out: Emit) -> None:
         keys = len(self._held)
@@ -282,7 +284,7 @@ class WindowAggregateOperator(Operator):
                     else:
                         continue
                     into = whole.find(group.keys_of(rows), found if len(found) == len(rows) else int(found[0]))
-                    whole.accumulators.merge(group.accumulators.read(rows), into, count=len(whole))
+                    group.accumulators.pour(rows, whole.accumulators, into, count=len(whole))
         return whole
 
     def _chosen(self, whole: PaneGroup, starts: Ints, only: Sequence[_Changed]) -> Ints:

@@ -162,7 +162,19 @@ class PaneStore:
             slots = group.find(keys, of_rows)
             group.accumulators.add_rows(part, slots, count=len(group))
             touched.append((group, slots))
+        self._cut_shared()
         return touched
+
+    def combine_rows(self, batch: pa.RecordBatch, panes: Ints) -> bool:
+        """Take rows of the user before they are sent on, unless some have to be seen one by one: whether it did."""
+        parts = list(self._split(batch, panes))
+        if not all(group.accumulators.can_combine(part) for group, part, _ in parts):
+            return False
+        for group, part, of_rows in parts:
+            slots = group.find([part.column(key) for key in self._layout.keys], of_rows)
+            group.accumulators.add_rows(part, slots, count=len(group))
+        self._cut_shared()
+        return True
 
     def merge(self, batch: pa.RecordBatch, panes: Ints) -> list[tuple[PaneGroup, Ints]]:
         """Take keys and accumulators. Which slots of which groups they have changed."""
@@ -172,6 +184,7 @@ class PaneStore:
             slots = group.find(keys, of_rows)
             group.accumulators.merge(part.columns[self._width :], slots, count=len(group))
             touched.append((group, slots))
+        self._cut_shared()
         return touched
 
     def drop(self, panes: Ints) -> None:
@@ -215,7 +228,6 @@ class PaneStore:
                 for number, group in by_number.items():
                     rows = np.flatnonzero(group_of_row == number)
                     yield group, batch.take(pa.array(rows)), panes[rows]
-        self._cut_shared()
 
     def _group(self, pane_us: int, rows: int) -> PaneGroup:
         group = self._of_pane.get(pane_us)
@@ -254,7 +266,7 @@ class PaneStore:
     def _move(self, group: PaneGroup, panes: Ints, target: PaneGroup) -> None:
         slots = group.slots_of(panes)
         into = target.find(group.keys_of(slots), group.panes_of(slots))
-        target.accumulators.merge(group.accumulators.read(slots), into, count=len(target))
+        group.accumulators.pour(slots, target.accumulators, into, count=len(target))
         for pane_us in panes.tolist():
             self._of_pane[pane_us] = target
             group.drop(pane_us)

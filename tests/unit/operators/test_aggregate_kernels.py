@@ -84,8 +84,47 @@ def test_a_sum_that_leaves_int64_raises_and_one_that_touches_its_end_does_not(si
     assert read(kernel, 2) == [half, end]
     merge(kernel, [1, 1, 0], [-sign * 5, sign * 5, 3], pa.int64(), 2)
     assert read(kernel, 2) == [half + 3, end]
+    merge(kernel, [0, 1], [1, sign], pa.int64(), 2)
+    assert read_slots(kernel, [0]) == [half + 4]
     with pytest.raises(DataError, match=r"'total'.*beyond"):
-        merge(kernel, [0, 1], [1, sign], pa.int64(), 2)
+        read(kernel, 2)
+    merge(kernel, [1], [-sign], pa.int64(), 2)
+    assert read(kernel, 2) == [half + 4, end]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_where_every_row_is_shown_a_sum_must_not_leave_int64_in_passing(sign: int) -> None:
+    end = INT64_MAX if sign > 0 else -INT64_MAX - 1
+    for cuts in ([3], [1, 2], [2, 1], [1, 1, 1]):
+        kernel = FixedKernel([pa.int64()], ["add"], "total")
+        kernel.show_every_row()
+        with pytest.raises(DataError, match=r"'total'.*beyond"):
+            place = 0
+            for cut in cuts:
+                merge(kernel, [0] * cut, [end, sign, -sign][place : place + cut], pa.int64(), 1)
+                place += cut
+        kernel = FixedKernel([pa.int64()], ["add"], "total")
+        kernel.show_every_row()
+        merge(kernel, [0, 1, 0, 1, 0], [end, end, -sign, -sign, sign], pa.int64(), 2)
+        assert read(kernel, 2) == [end, end - sign]
+
+
+def test_sums_far_beyond_int64_come_back_exactly() -> None:
+    generator = np.random.default_rng(3)
+    kernel, expected = FixedKernel([pa.int64()], ["add"], "x"), [0] * 20
+    for _ in range(50):
+        slots, values = generator.integers(0, 20, 200), generator.integers(-INT64_MAX - 1, INT64_MAX, 200)
+        kernel.merge(slots, [pa.array(values)], count=20)
+        for slot, value in zip(slots.tolist(), values.tolist(), strict=True):
+            expected[slot] += value
+    other = FixedKernel([pa.int64()], ["add"], "x")
+    kernel.pour(np.arange(20), other, np.arange(20)[::-1], count=20)
+    for slot, total in enumerate(expected):
+        while abs(expected[slot]) > INT64_MAX:
+            step = min(INT64_MAX, max(-INT64_MAX, expected[slot]))
+            merge(other, [19 - slot], [-step], pa.int64(), 20)
+            expected[slot] -= step
+        assert read_slots(other, [19 - slot]) == [expected[slot]], total
 
 
 def test_large_values_of_both_signs_that_cancel_out_are_summed_exactly() -> None:
@@ -100,6 +139,11 @@ def test_large_values_of_both_signs_that_cancel_out_are_summed_exactly() -> None
         kernel.merge(slots, [pa.array(pairs)], count=50)
         expected += 1
     assert read(kernel, 50) == expected.tolist()
+
+
+def read_slots(kernel: Kernel, slots: list[int]) -> list[Any]:
+    found: list[Any] = kernel.read(np.array(slots))[0].to_pylist()
+    return found
 
 
 def frame_kernel(rule: str, kind: pa.DataType) -> Kernel:

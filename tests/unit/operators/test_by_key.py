@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from weir.errors import DataError
 from weir.operators import by_key
 from weir.operators.by_key import ByKey
 
@@ -53,14 +54,20 @@ def test_random_batches_give_what_a_loop_over_the_rows_gives(
     running: dict[str, list[Any]] = {"whole": [], "half": [], "count": [], "previous": []}
     for key, whole, half, word in zip(it.key_row, it.whole, it.half, it.word, strict=True):
         counts[key] += 1
-        sums["whole"][key] = wrapped(sums["whole"][key] + (whole or 0))
+        sums["whole"][key] += whole or 0
         sums["half"][key] += half or 0.0
         running["whole"].append(sums["whole"][key])
         running["half"].append(sums["half"][key])
         running["count"].append(counts[key])
         running["previous"].append(before[key])
         before[key] = word
-    assert it.by_key.running_sum("whole", start="start").to_list() == running["whole"]
+    if all(map(fits, running["whole"])):
+        assert it.by_key.running_sum("whole", start="start").to_list() == running["whole"]
+        assert it.by_key.sum("whole", start="start").to_list() == list(sums["whole"].values())
+    else:
+        for add_up in (it.by_key.running_sum, it.by_key.sum):
+            with pytest.raises(DataError, match="beyond the range of int64"):
+                add_up("whole", start="start")
     assert same(it.by_key.running_sum("half", start="start").to_list(), running["half"])
     assert it.by_key.running_count().to_list() == running["count"]
     assert it.by_key.previous("word", start="name").to_list() == running["previous"]
@@ -70,15 +77,27 @@ def test_random_batches_give_what_a_loop_over_the_rows_gives(
         words = it.of(it.word, key)
         assert it.by_key.first("word").to_list()[key] == (words[0] if words else None)
         assert it.by_key.last("word").to_list()[key] == (words[-1] if words else None)
-        assert it.by_key.sum("whole").to_list()[key] == wrapped(sum(v or 0 for v in it.of(it.whole, key)))
         expected = 0.0
         for value in it.of(it.half, key):
             expected += value or 0.0
         assert same([it.by_key.sum("half").to_list()[key]], [expected])
 
 
-def wrapped(number: int) -> int:
-    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+def fits(number: int) -> bool:
+    return -(1 << 63) <= number < 1 << 63
+
+
+def test_a_sum_that_leaves_int64_for_one_row_only_is_an_error_however_rows_are_cut() -> None:
+    values, start = [(1 << 63) - 1, 1, -1], 0
+    for cuts in ([3], [2, 1], [1, 2], [1, 1, 1]):
+        with pytest.raises(DataError, match="beyond the range of int64"):
+            total, place = start, 0
+            for cut in cuts:
+                rows = pl.DataFrame({"key_row": [0] * cut, "v": values[place : place + cut]})
+                keys = ByKey(rows, pl.DataFrame({"total": [total]}))
+                total, place = keys.sum("v", start="total")[0], place + cut
+    keys = ByKey(pl.DataFrame({"key_row": [0, 1, 0], "v": [(1 << 63) - 1, 5, -1]}), pl.DataFrame({"total": [0, 1]}))
+    assert keys.running_sum("v", start="total").to_list() == [(1 << 63) - 1, 6, (1 << 63) - 2]
 
 
 def same(found: list[float], expected: list[float]) -> bool:

@@ -1,0 +1,127 @@
+"""Integers in expressions never wrap around in silence."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from tests.unit.operators.running import context, run
+from weir.errors import DataError
+from weir.operators import aggregates as of
+from weir.operators.aggregate import RunningAggregate
+from weir.operators.checked_arithmetic import checks_of
+from weir.operators.expressions import Filter, Select, WithColumns
+
+MAX = (1 << 63) - 1
+MIN = -MAX - 1
+A, B, SHORT = pl.col("a"), pl.col("b"), pl.col("i")
+SCHEMA = pa.schema({"a": pa.int64(), "b": pa.int64(), "i": pa.int32(), "x": pa.float64(), "l": pa.list_(pa.int64())})
+
+
+def batch(*rows: tuple[Any, Any, Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [{"a": a, "b": b, "i": i, "x": 0.5, "l": [MAX]} for a, b, i in rows], schema=SCHEMA
+    )
+
+
+@pytest.mark.parametrize(
+    ("expression", "row"),
+    [
+        (A + 1, (MAX, 0, 0)),
+        (A - B, (MIN, 1, 0)),
+        (B * A, (1 << 32, 1 << 31, 0)),
+        (-A, (MIN, 0, 0)),
+        (SHORT + SHORT, (0, 0, (1 << 31) - 1)),
+        (SHORT * SHORT + A, (0, 0, 1 << 20)),
+        ((A + B) / 2, (MAX, 1, 0)),
+        ((A + B) % 7 + 1, (MAX, 1, 0)),
+        ((A * B).cast(pl.Float64) * 0.5, (MAX, 2, 0)),
+        ((A + B).alias("c"), (MAX, MAX, 0)),
+        (pl.lit(2) * A, (MAX, 0, 0)),
+        (A.abs() + 1, (MAX, 0, 0)),
+    ],
+)
+def test_an_operation_that_leaves_its_type_is_an_error_with_its_operands(expression: pl.Expr, row: Any) -> None:
+    rows = [(1, 1, 1), (None, None, None), row]
+    with pytest.raises(DataError, match=r"'the-name'.* is beyond the range of its type"):
+        run(WithColumns([expression.alias("out")]), batch(*rows))
+    with pytest.raises(DataError, match="is beyond the range"):
+        run(Select([expression.alias("out")]), batch(row))
+    with pytest.raises(DataError, match="is beyond the range"):
+        run(Filter(expression > 3), batch(*rows))
+    assert run(WithColumns([expression.alias("out")]), batch((1, 1, 1)))
+
+
+def test_operands_that_are_large_apart_are_computed_once_more_and_pass() -> None:
+    rows = batch((MAX, 1, 0), (1, MAX, 0), (None, 5, 0))
+    (found,) = run(Select([(A * B).alias("p"), (A - 1 + B - B).alias("q"), (-A).alias("n")]), rows.slice(0, 1))
+    assert found.to_pylist() == [{"p": MAX, "q": MAX - 1, "n": -MAX}]
+    (found,) = run(Select([(A * B).alias("p")]), rows)
+    assert found.column("p").to_pylist() == [MAX, MAX, None]
+
+
+def test_an_operand_in_between_counts_too() -> None:
+    with pytest.raises(DataError, match=rf"{MAX} \+ 1 is beyond"):
+        run(Select([(A + 1 - 1).alias("out")]), batch((MAX, 0, 0)))
+
+
+def test_what_a_condition_guards_is_left_to_it() -> None:
+    guarded = pl.when(A < 100).then(A * 1_000).otherwise(0).alias("out")
+    (found,) = run(Select([guarded]), batch((MAX, 0, 0), (5, 0, 0)))
+    assert found.column("out").to_pylist() == [0, 5_000]
+    assert run(Filter((A > 5) & (A * 2 != 4)), batch((MAX, 0, 0)))
+
+
+def test_elements_selectors_and_functions_are_not_looked_into() -> None:
+    rows = batch((1, 2, 3))
+    assert run(Select([pl.col("l").list.eval(pl.element() + 1).alias("out")]), rows)
+    assert run(Select([pl.col("a", "b") + 1]), rows)
+    assert run(Select([A.map_batches(lambda s: s + 1, return_dtype=pl.Int64).alias("out")]), rows)
+
+
+def test_inputs_of_aggregates_are_checked_too() -> None:
+    schema = pa.schema({"k": pa.int64(), "v": pa.int64()})
+    for aggregate in (of.sum(pl.col("v") * 2), of.max(pl.col("v") + pl.col("k"))):
+        operator = RunningAggregate(["k"], {"out": aggregate}, schema, False).make()
+        operator.open(context(), None)
+        operator.process(pa.record_batch({"k": [1], "v": [5]}, schema=schema), lambda _: None)
+        with pytest.raises(DataError, match=r"'the-name'.*beyond the range of its type"):
+            operator.process(pa.record_batch({"k": [1], "v": [MAX]}, schema=schema), lambda _: None)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_expressions_fail_exactly_where_python_leaves_the_range(seed: int) -> None:
+    rng = random.Random(seed)
+    ends = [MAX, MIN, 0, 1, -1, 1 << 32, -(1 << 31), rng.randint(MIN, MAX)]
+    rows = [(rng.choice(ends), rng.choice(ends)) for _ in range(rng.choice([1, 2, 4]))]
+    fits = True
+
+    def made(depth: int) -> tuple[pl.Expr, list[int]]:
+        nonlocal fits
+        if depth == 0:
+            number = rng.randrange(2)
+            return (A, B)[number], [row[number] for row in rows]
+        (left, ones), (right, others) = made(depth - 1), made(rng.randrange(depth))
+        sign = rng.choice("+-*")
+        results = [{"+": a + b, "-": a - b, "*": a * b}[sign] for a, b in zip(ones, others, strict=True)]
+        fits = fits and all(MIN <= result <= MAX for result in results)
+        return {"+": left + right, "-": left - right, "*": left * right}[sign], results
+
+    expression, expected = made(rng.choice([1, 2]))
+    values = batch(*((a, b, 0) for a, b in rows))
+    if fits:
+        (found,) = run(Select([expression.alias("out")]), values)
+        assert found.column("out").to_pylist() == expected
+    else:
+        with pytest.raises(DataError, match="beyond the range"):
+            run(Select([expression.alias("out")]), values)
+
+
+def test_an_expression_is_looked_at_once_for_each_schema() -> None:
+    expression = A + B
+    first = checks_of([expression], SCHEMA)._operations
+    assert checks_of([expression], SCHEMA)._operations[0] is first[0]
