@@ -41,6 +41,7 @@ class SinkDesk:
         for sink, owner in self._of(plan):
             committed = sink.committed_up_to(owner)
             if committed is not None and (restored is None or committed > restored):
+                self._fence()  # Who was overtaken has not seen the checkpoints of its successor; nothing is gone.
                 found = "there is no checkpoint" if restored is None else f"checkpoint {restored} is the newest"
                 raise CheckpointError(
                     f"sink {owner.name!r} has committed rows of checkpoint {committed}, and {found}: going on from "
