@@ -16,14 +16,13 @@ import pytest
 
 from tests.conftest import poll
 from tests.services.conftest import new_place, started
-from tests.services.helpers import JOB, PATIENCE_S, build_environment, build_job, check_output, drivers, parts
+from tests.services.helpers import JOB, PATIENCE_S, ROWS, build_environment, build_job, check_output, drivers, parts
 from tests.services.servers import Hdfs, Versitygw
 from tests.spark.helpers import kill, notices_of, open_gate
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 
 Servers = Callable[[str], "Versitygw | Hdfs"]
-ROWS = 120_000
 
 
 @pytest.fixture
