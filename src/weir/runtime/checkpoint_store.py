@@ -206,12 +206,20 @@ class CheckpointStore:
     def _check_lineage(self) -> None:
         """Behind the first claim nobody else completes anything any more: what was found before must still hold."""
         current = current_lineage(self._directory)
-        if self._resume and current not in (None, self.lineage):
+        if self._resume and current not in (None, self.lineage) and self._is_overruled(current):
             raise OwnershipError(
-                f"job {self._job!r} was started anew by somebody else just now, so that there is nothing left to "
-                "resume; start again to go on with that run"
+                f"job {self._job!r} was started by somebody else just now, and has another lineage since; start again "
+                "to go on with that run"
             )
         self.check_free(self._resume)
+
+    def _is_overruled(self, other: Lineage) -> bool:
+        """Whether a lineage that somebody has begun meanwhile is the one to go on with. Of two that begin at once, and
+        found nothing, the newer claim wins, as long as the other has completed nothing."""
+        if any(note.lineage == self.lineage for note in self._attempts.notes()):
+            return True
+        left = CheckpointStore(self._directory, self._job, lineage=other).listing()
+        return self._attempts.is_finished() or left.newest is not None or left.missing is not None
 
     def _restored(self, listing: Listing) -> Manifest | None:
         missing, newest = listing.missing, listing.newest

@@ -245,4 +245,5 @@ def _last(key: str) -> str:
 
 
 def _details(item: ObjectMeta) -> FileDetails:
-    return FileDetails(item["size"], round(item["last_modified"].timestamp() * 1_000_000))
+    # In whole seconds: some stores list a file's time more exactly than they tell it of the file alone.
+    return FileDetails(item["size"], int(item["last_modified"].timestamp()) * 1_000_000)

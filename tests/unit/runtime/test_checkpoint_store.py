@@ -117,8 +117,27 @@ def test_a_lineage_that_was_begun_while_a_resume_looked_is_not_overruled_by_the_
     resumed.adopt("run-2", resume=True)
     begun.adopt("run-3", resume=False)
     begun.claim()
-    with pytest.raises(OwnershipError, match="started anew by somebody else"):
+    with pytest.raises(OwnershipError, match="started by somebody else just now"):
         resumed.claim()
+
+
+@pytest.mark.parametrize("completes", [False, True])
+def test_of_two_that_begin_at_once_where_there_is_nothing_one_goes_on(completes: bool) -> None:
+    """Both pass resume=True, as services do, and each has drawn a lineage of its own."""
+    storage = FaultyStorage()
+    first, second = store_of(storage), store_of(storage, NEXT_LIFE)
+    first.adopt("run-1", resume=True)
+    second.adopt("run-2", resume=True)
+    attempt = first.claim().attempt
+    if completes:
+        first.publish(manifest(1, attempt))
+        with pytest.raises(OwnershipError, match="start again to go on with that run"):
+            second.claim()
+        return
+    assert newest(second.claim()) == (2, None)
+    assert current_lineage(storage) == NEXT_LIFE
+    with pytest.raises(OwnershipError, match="taken over"):
+        first.publish(manifest(1, attempt))
 
 
 def test_a_resumed_run_is_not_finished_any_more() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from datetime import datetime, timezone
 
 import obstore
 import pytest
 from obstore.store import MemoryStore
 
 from weir.errors import ConfigError, StorageUnavailable
+from weir.runtime import storage_objects
 from weir.runtime.object_stores import open_object_store
 from weir.runtime.storage import check_claimable, location_below, open_storage, shown_location
 from weir.runtime.storage_objects import ObjectStorage
@@ -136,3 +138,11 @@ def test_a_file_that_changes_while_it_is_read_is_an_error() -> None:
         storage.write("file", b"1" * (3 << 20))
         with pytest.raises(StorageUnavailable, match=r"s3://bucket/root/file.*precondition"):
             file.read(3 << 20)
+
+
+def test_a_files_time_is_the_same_in_a_list_and_alone_where_the_list_is_more_exact() -> None:
+    """MinIO lists milliseconds, and tells seconds in the headers of a file."""
+    listed = datetime(2026, 11, 16, 20, 0, 0, 789_000, tzinfo=timezone.utc)
+    alone = listed.replace(microsecond=0)
+    first, second = (storage_objects._details({"size": 3, "last_modified": time}) for time in (listed, alone))  # type: ignore[typeddict-item]
+    assert first == second
