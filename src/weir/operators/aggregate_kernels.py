@@ -24,6 +24,7 @@ Rule: TypeAlias = Literal["add", "min", "max", "first", "last"]
 """How two accumulators become one."""
 
 _CAPACITY_MIN = 1_024
+_NOTHING = (0, 0, 0, 0)
 
 
 class Kernel(ABC):
@@ -125,6 +126,8 @@ class _SlotColumn:
         self._has_signs = [False, False]
         """Whether a value was negative, and whether one was positive, since the column was empty."""
         self.shows_every_row = False
+        self._looked_at = _NOTHING
+        """The rows that may be merged next: their address, their number, the least and the greatest."""
 
     def merge(self, slots: Ints, array: pa.Array, count: int) -> None:
         known = self._count
@@ -158,6 +161,7 @@ class _SlotColumn:
         if not len(values):
             return True
         least, greatest = int(values.min()), int(values.max())
+        self._looked_at = values.ctypes.data, len(values), least, greatest
         if self._magnitude_max + max(-least, greatest) * len(values) > INT64_MAX:
             return False
         has_negative, has_positive = self._has_signs[0] or least < 0, self._has_signs[1] or greatest > 0
@@ -202,7 +206,7 @@ class _SlotColumn:
 
     def _is_safe(self, values: Ints) -> bool:
         """Whether no sum can leave int64. Costs next to nothing while sums are small against that."""
-        least, greatest = int(values.min()), int(values.max())
+        least, greatest = self._ends_of(values)
         self._has_signs = [self._has_signs[0] or least < 0, self._has_signs[1] or greatest > 0]
         added = max(-least, greatest) * len(values)
         if self._magnitude_max + added > INT64_MAX and self._carry is None:
@@ -211,6 +215,14 @@ class _SlotColumn:
             return False
         self._magnitude_max += added
         return True
+
+    def _ends_of(self, values: Ints) -> tuple[int, int]:
+        """The least and the greatest; known already if the same rows were just asked for."""
+        address, count, least, greatest = self._looked_at
+        self._looked_at = _NOTHING
+        if address == values.ctypes.data and count == len(values):
+            return least, greatest
+        return int(values.min()), int(values.max())
 
     def _add_exactly(self, slots: Ints, values: Ints) -> None:
         if self.shows_every_row and leaves_int64(self._values[: self._count], slots, values):
