@@ -164,6 +164,8 @@ class Hands:
         if self._removed or self.program.main is not None or world.savepoint is not None:
             return False
         world.kill_drivers("users start anew")
+        for task in world.alive_tasks():
+            task.frozen_until_ms = world.clock.time_ms + self.rng.choice([0, 20, 40])
         roots = tuple(f"{world.place}/{below}/" for below in ("sim", "out", "archive"))
         world.storage.remove([name for name in world.storage.files if name.startswith(roots)])
         world.external.clear()

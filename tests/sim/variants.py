@@ -13,7 +13,7 @@ from typing import Any
 from tests.sim.loops import LOOP_VARIANTS
 from tests.sim.patching import all_of, patched, patched_here
 from tests.sim.savepoint_variants import SAVEPOINT_VARIANTS
-from tests.sim.storage_variants import STORAGE_VARIANTS
+from tests.sim.storage_variants import STORAGE_VARIANTS, ids_are_counted_from_what_is_there
 from tests.sim.time_variants import TIME_VARIANTS
 from weir.connectors.file_sink import FileSinkWriter
 from weir.connectors.parts import PartDirectory, pending_directory
@@ -216,14 +216,14 @@ def late_manifest_of_an_old_attempt_counts() -> AbstractContextManager[None]:
 
 
 def manifest_replaced() -> AbstractContextManager[None]:
-    """A manifest is written over one with the same id."""
+    """A manifest is written over one with the same id, and ids of manifests that are gone are used again."""
 
     def publish(self: CheckpointStore, manifest: Any) -> None:
         self._storage.publish(layout.manifest_path(manifest.checkpoint), encode(manifest))
         self._attempts.check_newest()
         self._attempts.note(manifest.attempt, "completed", {"checkpoint": manifest.checkpoint})
 
-    return patched(CheckpointStore, "publish", publish)
+    return all_of(patched(CheckpointStore, "publish", publish), ids_are_counted_from_what_is_there())
 
 
 def unknown_outcome_is_a_failure() -> AbstractContextManager[None]:

@@ -68,6 +68,9 @@ LOOPED_EVERY, LOOPED_AT = 6, 3
 RESUMED_AT_THE_END = 0.1
 """How often a driver dies when the job is finished, and the job is resumed all the same."""
 
+OVERTAKEN_AT_THE_END = 0.5
+"""How often a driver that has drained the job is overtaken while it tidies up."""
+
 STARTED_TWICE = 0.12
 """How often two people start the job at once."""
 
@@ -412,6 +415,8 @@ class World:
         for other in list(self.drivers):
             if other.is_fresh and other is not driver:
                 self._bury(other)
+        if self.users.drained and self.steps < faults.FAULT_STEPS and self.users.rng.random() < OVERTAKEN_AT_THE_END:
+            self.ambush(faults.second_driver)  # which has rows left to read
 
     def _bury(self, driver: SimDriver) -> None:
         driver.alive = False
