@@ -117,7 +117,7 @@ def test_a_lineage_that_was_begun_while_a_resume_looked_is_not_overruled_by_the_
     resumed.adopt("run-2", resume=True)
     begun.adopt("run-3", resume=False)
     begun.claim()
-    with pytest.raises(OwnershipError, match="started by somebody else just now"):
+    with pytest.raises(OwnershipError, match="started anew by somebody else"):
         resumed.claim()
 
 
