@@ -18,7 +18,7 @@ CHECK_SEEDS := 300
 
 export PYTHON
 
-.PHONY: help demo test test-services test-services-quick check lint format sim bench clean distclean
+.PHONY: help demo test sim-variants test-services test-services-quick check lint format sim bench clean distclean
 
 help: ## show this
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  \033[36mmake %-19s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +27,7 @@ demo: $(RUN) ## count words on an embedded Spark, kill a worker in the middle, v
 	$(JAVA) $(BIN)/weir demo
 
 test: $(DEV) lint ## everything that must hold before a merge
-	$(BIN)/python -m pytest -q -n $(JOBS) -m "not spark and not services" tests
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not spark and not services and not variants" tests
 	$(JAVA) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations=10 -m spark tests
 
 test-services: $(DEV) ## everything against real servers, which are fetched once: S3 (versitygw, MinIO) and HDFS
@@ -54,6 +54,9 @@ format: $(DEV) ## put the code into shape
 sim: $(DEV) ## SEEDS=1000 FIRST=0 RESUME=1: that many simulated runs; SEED=n: replay one of them with its trace
 	$(BIN)/python -m tests.sim.run \
 	  $(if $(SEED),--seed $(SEED),--first $(FIRST) --seeds $(SEEDS) $(if $(RESUME),--resume))
+
+sim-variants: $(DEV) ## the engine broken on purpose, in every way that we know: each must be caught
+	$(BIN)/python -m pytest -q -n $(JOBS) -m variants --timeout=1800 tests/sim
 
 bench: $(RUN) ## each workload once, one JSON line each
 	for workload in filter keyed-sum keyed-process keyed-batches window sliding session interval-join latency recovery; do \

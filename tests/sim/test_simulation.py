@@ -42,6 +42,7 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
         assert there.stdout.strip() == str(here)
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
 def test_a_broken_engine_is_caught(variant: str) -> None:
     first = FIRST_SEED.get(variant, 0)
