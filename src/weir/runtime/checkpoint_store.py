@@ -208,8 +208,8 @@ class CheckpointStore:
         current = current_lineage(self._directory)
         if self._resume and current not in (None, self.lineage) and self._is_overruled(current):
             raise OwnershipError(
-                f"job {self._job!r} was started anew by somebody else just now, and has another lineage since; start again "
-                "to go on with that run"
+                f"job {self._job!r} was started anew by somebody else just now, and has another lineage since; start "
+                "again to go on with that run"
             )
         self.check_free(self._resume)
 
