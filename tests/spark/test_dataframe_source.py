@@ -151,8 +151,9 @@ def test_a_plan_that_may_change_its_mind_is_copied_first_and_the_copy_is_removed
     embedded: Any, numbers: str, start: Callable[..., Run]
 ) -> None:
     run = start(embedded.read.parquet(numbers).selectExpr("n", "rand() as r").orderBy("r"))
-    copy = run.source._temporary
-    assert copy is not None and os.path.isdir(copy)
+    assert run.source._temporary is not None
+    copy = run.source._temporary.path
+    assert os.listdir(copy)
     run.attempt(1)
     before = run.read(rows_least=ROWS // 3)
     run.attempt(2, run.positions())
