@@ -293,11 +293,9 @@ class Settings:
     storage_retries_max: int = 5
     """Times that a storage call which failed, or got no reply, is tried again. 0: it is not."""
 
-    storage_backoff_initial: Duration = "100ms"
-    """Pause before the first of these tries; it doubles with each, and is cut by up to half at random."""
-
-    storage_backoff_max: Duration = "10s"
-    """Longest of these pauses."""
+    storage_retry_delay: Duration = "100ms"
+    storage_retry_delay_max: Duration = "10s"
+    """The pause before such a call is tried again: the first, and the longest, like those of commits."""
 
     outage_max: Duration = "6h"
     """How long a job waits for storage that is away. Such failures do not count for the restart strategy."""
@@ -322,9 +320,9 @@ class Settings:
         size_bytes(self.loop_disk_max, "Settings.loop_disk_max")
         for name in ("buffer_timeout", "watermark_interval", "heartbeat_interval", "heartbeat_timeout"):
             duration_ms(getattr(self, name), f"Settings.{name}")
-        for name in ("launch_timeout", "stop_timeout", "outage_max", "storage_backoff_initial", "storage_backoff_max"):
+        for name in ("launch_timeout", "stop_timeout", "outage_max"):
             duration_ms(getattr(self, name), f"Settings.{name}")
-        for name in ("commit_retry_delay", "outage_retry_delay"):
+        for name in ("commit_retry_delay", "storage_retry_delay", "outage_retry_delay"):
             first_ms, longest_ms = (duration_ms(getattr(self, n), f"Settings.{n}") for n in (name, f"{name}_max"))
             if longest_ms < first_ms:
                 raise ConfigError(f"Settings.{name}_max: {longest_ms} ms is shorter than {name}, {first_ms} ms")

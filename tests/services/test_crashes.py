@@ -105,7 +105,7 @@ def own_s3(tmp_path: Path) -> Iterator[Versitygw]:
 @pytest.mark.quick
 def test_the_store_is_killed_and_comes_back(own_s3: Versitygw, tmp_path: Path) -> None:
     place = new_place(own_s3)
-    env = build_environment(place, storage_retries_max=2, storage_backoff_initial="50ms")
+    env = build_environment(place, storage_retries_max=2, storage_retry_delay="50ms")
     build_job(env, place, tmp_path, rows=ROWS)
     job: Any = env.submit(JOB)
     for _ in range(2):
@@ -128,7 +128,7 @@ def test_the_store_is_killed_and_comes_back(own_s3: Versitygw, tmp_path: Path) -
 def test_a_short_outage_of_the_store_fails_nothing(own_s3: Versitygw, tmp_path: Path) -> None:
     """The pauses between tries are longer than the outage."""
     place = new_place(own_s3)
-    env = build_environment(place, storage_retries_max=30, storage_backoff_max="500ms")
+    env = build_environment(place, storage_retries_max=30, storage_retry_delay_max="500ms")
     build_job(env, place, tmp_path, rows=ROWS)
     job: Any = env.submit(JOB)
     for _ in range(3):

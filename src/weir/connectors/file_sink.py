@@ -13,7 +13,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from weir.config import Size, size_bytes
+from weir.config import Settings, Size, size_bytes
 from weir.connectors.encode import check_encodable, check_format, encode
 from weir.connectors.part_names import CommitNote, PartName, name_of_uid
 from weir.connectors.parts import PartDirectory
@@ -22,6 +22,7 @@ from weir.ids import AttemptId, CheckpointId
 from weir.operators.base import OperatorContext
 from weir.operators.sink import Fence, Sink, SinkOwner, SinkWriter
 from weir.runtime.storage import absolute_location, open_storage, open_writable, place_of, shown_location
+from weir.runtime.storage_retry import DEFAULT_PATIENCE, patience_of
 from weir.snapshot.commit import CommitGrant
 from weir.snapshot.messages import Json
 
@@ -67,28 +68,29 @@ class FileSink(Sink):
         check_encodable(schema, format=self.format, name=name)
 
     def validate(self, owner: SinkOwner) -> None:
-        storage = open_writable(self.path, f"sink {owner.name!r}: the directory")
+        storage = open_writable(self.path, f"sink {owner.name!r}: the directory", patience=patience_of(owner.settings))
         PartDirectory(storage, shown_location(self.path)).check(owner, format=self.format, overwrite=self.overwrite)
 
     def adopt(self, owner: SinkOwner, fence: Fence) -> None:
-        self.parts().adopt(owner, fence, format=self.format, overwrite=self.overwrite)
+        self.parts(owner.settings).adopt(owner, fence, format=self.format, overwrite=self.overwrite)
 
     def recover(self, owner: SinkOwner, attempt: AttemptId, committables: Sequence[Json], fence: Fence) -> None:
         keep = map(str, _part_names(committables, owner.name))
-        self.parts().recover(owner, name_of_uid(owner.uid), attempt, keep, fence)
+        self.parts(owner.settings).recover(owner, name_of_uid(owner.uid), attempt, keep, fence)
 
     def committed_up_to(self, owner: SinkOwner) -> CheckpointId | None:
-        return self.parts().newest_committed(owner, name_of_uid(owner.uid))
+        return self.parts(owner.settings).newest_committed(owner, name_of_uid(owner.uid))
 
     def writer(self) -> FileSinkWriter:
         return FileSinkWriter(self)
 
     def finish(self, owner: SinkOwner, fence: Fence) -> None:
-        self.parts().finish(owner, fence)
+        self.parts(owner.settings).finish(owner, fence)
 
-    def parts(self) -> PartDirectory:
-        """The directory's parts, opened anew."""
-        return PartDirectory(open_storage(self.path), shown_location(self.path))
+    def parts(self, settings: Settings | None = None) -> PartDirectory:
+        """The directory's parts, opened anew. `settings`: of the job that opens them."""
+        patience = DEFAULT_PATIENCE if settings is None else patience_of(settings)
+        return PartDirectory(open_storage(self.path, patience=patience), shown_location(self.path))
 
 
 class FileSinkWriter(SinkWriter):
@@ -106,7 +108,7 @@ class FileSinkWriter(SinkWriter):
     def open(self, context: OperatorContext, restored: Sequence[Json] | None) -> None:
         self._context = context
         self._uid = name_of_uid(context.uid)
-        self._parts = self._sink.parts()
+        self._parts = self._sink.parts(context.settings)
         self._inherited = frozenset(map(str, _part_names(restored or (), context.name)))
 
     def write(self, batch: pa.RecordBatch) -> None:

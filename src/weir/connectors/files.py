@@ -34,6 +34,7 @@ from weir.runtime.storage import (
     shown_location,
     split_location,
 )
+from weir.runtime.storage_retry import DEFAULT_PATIENCE, Patience
 from weir.schema import format_schema, parse_schema
 
 TEXT_SCHEMA = pa.schema([("value", pa.string())])
@@ -132,9 +133,9 @@ class Files(Source):
     def reader(self) -> SourceReader:
         return FilesReader(self._open, watch_ms=self.watch_ms, split_bytes=self.split_bytes, clock=self.clock)
 
-    def _open(self, operator: str, uid: str) -> Opened:
+    def _open(self, operator: str, uid: str, patience: Patience) -> Opened:
         """For a reader: how to read, what is known of the files, and a function that lists those to read."""
-        storage, directory, pattern = self._located()
+        storage, directory, pattern = self._located(patience)
         reading = self._reading(storage, directory, operator=operator, uid=uid)
         known = KnownFiles(
             storage,
@@ -142,7 +143,7 @@ class Files(Source):
             check_modified=self.check_modified,
             follow_links=self._follows(directory),
         )
-        reading = replace(reading, storage=known.as_storage())
+        reading = replace(reading, storage=known.as_storage(), patience=patience)
         if self._listed is not None:
             return reading, known, self._listed.copy
         return reading, known, lambda: wanted(storage.details(""), pattern)
@@ -151,12 +152,13 @@ class Files(Source):
         """A link that is named itself is followed, too."""
         return self.follow_links or directory != shown_location(self.path)
 
-    def _located(self) -> tuple[ReadableStorage, str, str]:
+    def _located(self, patience: Patience = DEFAULT_PATIENCE) -> tuple[ReadableStorage, str, str]:
         """The storage of the directory, how messages name it, and the pattern of the names to read."""
-        storage, where = readable(open_storage(self.path, create=False)), shown_location(self.path)
+        storage, where = readable(open_storage(self.path, create=False, patience=patience)), shown_location(self.path)
         if storage.is_file(""):
             directory, file = split_location(self.path)
-            return readable(open_storage(directory, create=False)), shown_location(directory), _literally(file)
+            storage = readable(open_storage(directory, create=False, patience=patience))
+            return storage, shown_location(directory), _literally(file)
         if not storage.is_directory(""):
             raise ConfigError(f"there is no file or directory at {where}; mend the path, or create the directory")
         return storage, where, self.pattern

@@ -20,6 +20,7 @@ from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.source import SourceReader
 from weir.runtime.file_details import FileDetails
 from weir.runtime.storage_files import translated
+from weir.runtime.storage_retry import Patience, patience_of
 from weir.snapshot.messages import Json
 
 WAIT_MIN_MS, WAIT_MAX_MS = 1.0, 100.0
@@ -27,7 +28,7 @@ WAIT_MIN_MS, WAIT_MAX_MS = 1.0, 100.0
 Opened: TypeAlias = "tuple[Reading, KnownFiles, Callable[[], dict[str, FileDetails]]]"
 """How to read, what is known of the files, and how to list them."""
 
-OpenReading: TypeAlias = Callable[[str, str], Opened]
+OpenReading: TypeAlias = Callable[[str, str, Patience], Opened]
 
 
 class FilesReader(SourceReader):
@@ -56,7 +57,7 @@ class FilesReader(SourceReader):
     def open(self, context: OperatorContext, restored: Sequence[InlinePart] | None) -> None:
         self._index, self._parallelism = context.index, context.parallelism
         label = f"{context.name!r} (uid {context.uid!r})"
-        self._reading, self._files, self._list = self._open_reading(label, context.uid)
+        self._reading, self._files, self._list = self._open_reading(label, context.uid, patience_of(context.settings))
         parts = [part.value for part in restored or () if part.value is not None]
         for part in parts:
             self._restore(part)

@@ -26,6 +26,7 @@ from weir.connectors.parquet_split import ParquetSplit, check_columns, file_sche
 from weir.connectors.part_names import name_of_uid
 from weir.errors import DataError
 from weir.runtime.storage import ReadableStorage, open_storage
+from weir.runtime.storage_retry import DEFAULT_PATIENCE, Patience
 from weir.schema import format_schema
 
 OnError = Literal["fail", "skip", "side_file"]
@@ -57,6 +58,7 @@ class Reading:
     on_error: OnError
     side_file: str | None
     block_bytes: int = BLOCK_BYTES
+    patience: Patience = DEFAULT_PATIENCE
 
     def where(self, file: str) -> str:
         return f"source {self.operator}: {self.location}/{file}"
@@ -199,7 +201,7 @@ class _LineReader(SplitReader):
         ]
         name = f"malformed-{name_of_uid(self._reading.uid)}-{name_of_uid(self._split.file)}-{block.offset}.jsonl"
         text = "".join(json.dumps(record) + "\n" for record in records)
-        open_storage(str(self._reading.side_file)).publish(name, text.encode())
+        open_storage(str(self._reading.side_file), patience=self._reading.patience).publish(name, text.encode())
 
 
 class _CsvReader(_LineReader):

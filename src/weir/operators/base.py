@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from weir.config import Settings
 from weir.ids import AttemptId, Lineage, Uid
 from weir.operators.calls import MakeCalls
 from weir.snapshot.messages import Json
@@ -47,6 +48,8 @@ class OperatorContext:
     """Where its state lives."""
     calls: MakeCalls | None = None
     """Makes calls of async functions, for operators that need some."""
+    settings: Settings = field(default_factory=Settings)
+    """Of the job."""
 
     @property
     def key_groups(self) -> range:

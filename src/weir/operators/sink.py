@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
+from weir.config import Settings
 from weir.ids import AttemptId, CheckpointId, Lineage, Uid
 from weir.operators.base import OperatorContext
 from weir.snapshot.commit import CommitGrant
@@ -42,6 +43,8 @@ class SinkOwner:
     name: str
     resume: bool
     """The job goes on from a checkpoint of this lineage, if there is one."""
+    settings: Settings = field(default_factory=Settings)
+    """Of the job."""
 
 
 class SinkWriter(ABC):

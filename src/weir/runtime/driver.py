@@ -79,7 +79,7 @@ class Driver:
         self._ended: phases.Ended | None = None
         self._rescaling: Rescaling | None = None
         self._retirements = RetirementDesk(store, background)
-        self._savepoints = SavepointDesk(background, retries_max=config.settings.storage_retries_max)
+        self._savepoints = SavepointDesk(background, config.settings)
         self.restarts = 0
 
     # --- What comes in -----------------------------------------------------------------------------

@@ -17,12 +17,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from weir.errors import CheckpointError, CorruptCheckpoint, StorageFull, StorageUnavailable
+from weir.config import Settings
+from weir.errors import CheckpointError, CorruptCheckpoint
 from weir.ids import CheckpointId
 from weir.runtime import layout
 from weir.runtime.ports import Background, Storage
 from weir.runtime.state_files import CheckpointWriter
 from weir.runtime.storage import absolute_location, location_below, open_storage, scheme_of
+from weir.runtime.storage_retry import patience_of
 from weir.snapshot.manifest import Manifest, PartOf, decode, encode
 from weir.snapshot.messages import Json
 
@@ -45,28 +47,18 @@ class SavepointWriter(CheckpointWriter):
 # --- On the driver --------------------------------------------------------------------------------------
 
 
-def publish_savepoint(storage: Storage, manifest: Manifest, *, retries_max: int) -> None:
+def publish_savepoint(storage: Storage, manifest: Manifest) -> None:
     """Make the savepoint exist. Whatever this raises, the caller removes what there is of it."""
-    data = encode(manifest)
-    for _ in range(retries_max + 1):
-        try:
-            if storage.create(layout.MANIFEST, data) or _is_there(storage, data):
-                return
-            raise CheckpointError(f"another {layout.MANIFEST} is there already")
-        except StorageFull:
-            raise
-        except StorageUnavailable:
-            # The write may have happened: the next look tells.
-            continue
-    raise StorageUnavailable(f"its manifest could not be written in {retries_max + 1} tries")
+    if not storage.create(layout.MANIFEST, encode(manifest)):
+        raise CheckpointError(f"another {layout.MANIFEST} is there already")
 
 
 class SavepointDesk:
     """Publishes a job's savepoints, and removes those that failed, behind its driver's back."""
 
-    def __init__(self, background: Background, *, retries_max: int) -> None:
+    def __init__(self, background: Background, settings: Settings) -> None:
         self._background = background
-        self._retries_max = retries_max
+        self._patience = patience_of(settings)
         self._failed: dict[str, CheckpointId] = {}
         """Where each lay, and the first checkpoint that could begin after it had failed."""
         self._publishing = 0
@@ -81,20 +73,18 @@ class SavepointDesk:
             self._close()
 
         self._publishing += 1
-        self._background.run(
-            lambda: publish_savepoint(open_storage(place), manifest, retries_max=self._retries_max), published
-        )
+        self._background.run(lambda: publish_savepoint(self._open(place), manifest), published)
 
     def discard(self, place: str, following: CheckpointId) -> None:
         """Nothing comes of this one. Tasks may still write to it for a while, hence `sweep` and `close`."""
         self._failed[place] = following
-        self._background.run(lambda: _remove([place]), _best_effort)
+        self._background.run(lambda: self._remove([place]), _best_effort)
 
     def sweep(self, checkpoint: CheckpointId) -> None:
         """Every task has answered this checkpoint: nobody writes any more to what had failed when it began."""
         if places := [place for place, following in self._failed.items() if following <= checkpoint]:
             self._failed = {place: following for place, following in self._failed.items() if following > checkpoint}
-            self._background.run(lambda: _remove(places), _best_effort)
+            self._background.run(lambda: self._remove(places), _best_effort)
 
     def close(self, done: Callable[[], None]) -> None:
         """The job's tasks are gone. When `done` is called, so is all that was written to savepoints that failed."""
@@ -107,9 +97,17 @@ class SavepointDesk:
         done, self._closed = self._closed, None
         places, self._failed = list(self._failed), {}
         if places:
-            self._background.run(lambda: _remove(places), lambda result: done())
+            self._background.run(lambda: self._remove(places), lambda result: done())
         else:
             done()
+
+    def _remove(self, places: list[str]) -> None:
+        for place in places:
+            with suppress(Exception):
+                discard_savepoint(self._open(place))
+
+    def _open(self, place: str) -> Storage:
+        return open_storage(place, patience=self._patience)
 
 
 def discard_savepoint(storage: Storage) -> None:
@@ -120,21 +118,8 @@ def discard_savepoint(storage: Storage) -> None:
     storage.delete("")
 
 
-def _remove(places: list[str]) -> None:
-    for place in places:
-        with suppress(Exception):
-            discard_savepoint(open_storage(place))
-
-
 def _best_effort(result: object) -> None:
     """Files without a manifest are no savepoint: what could not be removed misleads nobody."""
-
-
-def _is_there(storage: Storage, data: bytes) -> bool:
-    try:
-        return bool(storage.read(layout.MANIFEST).to_pybytes() == data)
-    except FileNotFoundError:
-        return False
 
 
 # --- Starting from one --------------------------------------------------------------------------------

@@ -74,9 +74,15 @@ class SinkDesk:
         for vertex in plan.running:
             operator = vertex.operators[-1]
             if isinstance(operator.spec, Sink):
+                config = self._config
                 yield (
                     operator.spec,
                     SinkOwner(
-                        self._config.name, self._lineage, operator.uid, operator.name, resume=self._config.resume
+                        config.name,
+                        self._lineage,
+                        operator.uid,
+                        operator.name,
+                        resume=config.resume,
+                        settings=config.settings,
                     ),
                 )

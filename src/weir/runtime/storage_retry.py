@@ -35,8 +35,8 @@ class Patience:
     """How often, and how far apart, a storage call is tried again."""
 
     retries_max: int = Settings.storage_retries_max
-    initial_ms: int = duration_ms(Settings.storage_backoff_initial)
-    maximum_ms: int = duration_ms(Settings.storage_backoff_max)
+    initial_ms: int = duration_ms(Settings.storage_retry_delay)
+    maximum_ms: int = duration_ms(Settings.storage_retry_delay_max)
 
     def pause_ms(self, failures: int, draw: float) -> float:
         """How long to wait after so many failures in a row. `draw`, between 0 and 1, keeps callers that failed
@@ -50,8 +50,8 @@ DEFAULT_PATIENCE = Patience()
 def patience_of(settings: Settings) -> Patience:
     return Patience(
         settings.storage_retries_max,
-        duration_ms(settings.storage_backoff_initial, "Settings.storage_backoff_initial"),
-        duration_ms(settings.storage_backoff_max, "Settings.storage_backoff_max"),
+        duration_ms(settings.storage_retry_delay, "Settings.storage_retry_delay"),
+        duration_ms(settings.storage_retry_delay_max, "Settings.storage_retry_delay_max"),
     )
 
 

@@ -32,6 +32,8 @@ from weir.runtime.ports import Background, Chance, Clock, Control, Storage, Tran
 from weir.runtime.sink_end import SinkEnd
 from weir.runtime.snapshots import Snapshotter
 from weir.runtime.state_files import restored_part
+from weir.runtime.storage import open_storage
+from weir.runtime.storage_retry import patience_of
 from weir.runtime.subtask import Activity, InnerSubtask, SourceSubtask, Subtask
 from weir.snapshot.alignment import Alignment, AtLeastOnceAlignment, ExactlyOnceAlignment
 from weir.snapshot.backoff import Backoff
@@ -262,6 +264,7 @@ class _Builder:
             control=self._ports.control,
             clock=self._ports.clock,
             sink=sink,
+            open_storage=partial(open_storage, patience=patience_of(self._config.settings)),
         )
         inner = [operator for operator in operators if isinstance(operator.spec, OperatorSpec)]
         chain = Chain([self._link(operator, gate) for operator in inner], sink.write if sink else gate.emit)
@@ -369,6 +372,7 @@ class _Builder:
                 now_ms=self._ports.clock.wall_ms,
             ),
             calls=self._ports.calls,
+            settings=self._config.settings,
         )
 
     def _directory(self, uid: Uid) -> str | None:

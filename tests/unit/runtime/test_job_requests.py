@@ -428,7 +428,7 @@ def test_a_job_that_is_cancelled_while_its_savepoint_is_being_published_leaves_n
 
 def test_what_a_slow_task_still_writes_to_a_savepoint_that_failed_goes_with_the_next_sweep(tmp_path: Path) -> None:
     background = QueuedBackground()
-    desk, place = SavepointDesk(background, retries_max=1), tmp_path / "mine"
+    desk, place = SavepointDesk(background, Settings()), tmp_path / "mine"
     place.mkdir()
     desk.discard(str(place), CheckpointId(5))
     run_all(background)

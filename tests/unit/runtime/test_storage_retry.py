@@ -7,11 +7,21 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from tests.unit.runtime.fakes import QueuedBackground
+from tests.unit.runtime.stores import manifest
 from weir.config import Settings
+from weir.connectors.file_sink import FileSink
+from weir.connectors.files import Files
 from weir.errors import StorageFull, StorageUnavailable
+from weir.ids import AttemptId, CheckpointId, Lineage, Uid
+from weir.operators.base import OperatorContext
+from weir.operators.sink import SinkOwner
+from weir.runtime.savepoints import SavepointDesk
 from weir.runtime.storage import MemoryStorage, open_storage
 from weir.runtime.storage_files import LocalStorage
 from weir.runtime.storage_retry import Patience, PatientStorage, patience_of
@@ -146,3 +156,62 @@ def test_local_disks_are_asked_again_too(tmp_path: Path, monkeypatch: pytest.Mon
 
 def _raise(error: OSError) -> None:
     raise error
+
+
+# --- Where the settings reach ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The local storage's calls, all of which fail."""
+    made: list[str] = []
+
+    def fail(name: str) -> Callable[..., Any]:
+        def act(self: LocalStorage, path: str, *rest: Any) -> Any:
+            made.append(name)
+            raise StorageUnavailable("away")
+
+        return act
+
+    for name in ("create", "write", "details"):
+        monkeypatch.setattr(LocalStorage, name, fail(name))
+    return made
+
+
+ONCE = Settings(storage_retries_max=0)
+TWICE = Settings(storage_retries_max=1, storage_retry_delay="1ms")
+
+
+@pytest.mark.parametrize(("settings", "times"), [(ONCE, 1), (TWICE, 2)])
+def test_a_job_s_settings_reach_its_sinks_its_sources_and_its_savepoints(
+    settings: Settings, times: int, calls: list[str], tmp_path: Path
+) -> None:
+    sink = FileSink(str(tmp_path / "out"), format="jsonl")
+    owner = SinkOwner("job", Lineage("l"), Uid("u"), "out", resume=True, settings=settings)
+    with pytest.raises(StorageUnavailable):
+        sink.adopt(owner, lambda: None)
+    assert calls == ["create"] * times
+    calls.clear()
+
+    context = OperatorContext("job", Uid("u"), "n", 0, 1, 128, AttemptId(1), settings=settings)
+    writer = sink.writer()
+    writer.open(context, None)
+    writer.write(pa.record_batch({"n": [1]}))
+    with pytest.raises(StorageUnavailable):
+        writer.prepare(CheckpointId(1))()
+    assert calls == ["write"] * times
+    calls.clear()
+
+    (tmp_path / "in").mkdir()
+    reader = Files(str(tmp_path / "in"), format="text", watch="1s").reader()
+    with pytest.raises(StorageUnavailable):
+        reader.open(context, None)
+    assert calls == ["details"] * times
+    calls.clear()
+
+    background = QueuedBackground()
+    desk = SavepointDesk(background, settings)
+    desk.publish(str(tmp_path / "savepoint"), manifest(1, 1), lambda result: None)
+    with pytest.raises(StorageUnavailable):
+        background.take(0)[0]()
+    assert calls == ["create"] * times
