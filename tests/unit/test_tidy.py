@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "weir"
 
@@ -88,9 +86,25 @@ def files_in(*parts: str) -> list[Path]:
     return [path for path in SOURCE_FILES if part_of(path) in parts]
 
 
-def each(paths: list[Path]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """One test per file, named after it."""
-    return pytest.mark.parametrize("path", paths, ids=short)
+def each(paths: list[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
+    """One test for all the files, which names those that fail it."""
+
+    def made(check: Callable[[Path], None]) -> Callable[[], None]:
+        def test() -> None:
+            failures = [f"{short(path)}: {failure}" for path in paths if (failure := failure_of(check, path))]
+            assert not failures, "\n".join(failures)
+
+        return test
+
+    return made
+
+
+def failure_of(check: Callable[[Path], None], path: Path) -> str | None:
+    try:
+        check(path)
+    except AssertionError as error:
+        return str(error)
+    return None
 
 
 # --- Imports ------------------------------------------------------------------------------------------
