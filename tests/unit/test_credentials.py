@@ -30,6 +30,7 @@ from weir.runtime.lines import Lines, RunLines, Secret
 from weir.runtime.registry import find_job
 from weir.runtime.storage import location_below, open_storage, open_writable
 from weir.runtime.storage_files import LocalStorage
+from weir.runtime.storage_retry import Patience
 from weir.runtime.task import TaskSpec
 
 CANARY = "cAnArY"
@@ -87,7 +88,7 @@ def test_what_describes_a_job_hides_them() -> None:
 )
 def test_a_location_that_cannot_be_opened_is_named_without_them(location: str) -> None:
     with pytest.raises(WeirError) as caught:
-        open_writable(location, "Checkpoints.to")
+        open_writable(location, "Checkpoints.to", patience=Patience(retries_max=0))
     assert CANARY not in "".join(traceback.format_exception(caught.value))
 
 
