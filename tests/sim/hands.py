@@ -85,7 +85,7 @@ class Hands:
 
     def compact(self) -> bool:
         """Read committed parts, write them into one file of their own, beside them or elsewhere, and delete them."""
-        if self.program.main is not None:
+        if self.program.main is not None or not self._world.watch.has_committed:
             return False
         with self._world.storage.quiet():
             sinks = [s for s in self._world.sinks if isinstance(s, FileSink) and self._parts_of(s)]

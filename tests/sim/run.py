@@ -7,6 +7,7 @@ kept in .sim/), `--variants` says for every broken engine which seed catches it 
 from __future__ import annotations
 
 import argparse
+import gc
 import multiprocessing
 import multiprocessing.pool
 import os
@@ -154,7 +155,9 @@ def _outcome(seed: int, variant: str | None) -> tuple[int, str | None]:
 
 
 def _pool(processes: int) -> multiprocessing.pool.Pool:
-    return multiprocessing.get_context("spawn").Pool(processes)
+    # Frames are tiny: threads that share them cost more than they bring, and every core has a process of its own.
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
+    return multiprocessing.get_context("spawn").Pool(processes, initializer=gc.freeze)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,11 @@ class Watch:
         self._sums: dict[str, tuple[bytes, str]] = {}
         """Checksums that were computed, each with the very bytes that it is of."""
 
+    @property
+    def has_committed(self) -> bool:
+        """Whether there is output that nobody has removed."""
+        return bool(self._committed)
+
     def look(self) -> None:
         """Something has changed: raise SimulationFailed when that was wrong."""
         storage = self._world.storage
