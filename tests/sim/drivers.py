@@ -80,7 +80,7 @@ class SimDriver(Process):
         world, config = self._world, self._config
         current = current_lineage(world.job_storage)
         lineage = current if config.resume and current is not None else world.new_lineage(self.number)
-        store = self._store = CheckpointStore(world.job_storage, "sim", lineage=lineage)
+        store = self._store = CheckpointStore(world.job_storage, "sim", lineage=lineage, is_found=lineage == current)
         store.finish = self._finish  # type: ignore[method-assign]
         store.check_free(config.resume)
         SinkDesk(config, lineage, store.check_newest).validate(self._plan)

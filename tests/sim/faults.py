@@ -78,7 +78,7 @@ def cancel_job(world: World) -> None:
 
 def request_checkpoint(world: World) -> None:
     if world.driver.is_running:
-        world.driver.act(world.driver.driver.request_checkpoint)
+        world.driver.act(world.driver.driver.request)
 
 
 def tear_change(world: World) -> None:

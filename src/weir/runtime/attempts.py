@@ -7,6 +7,7 @@ notes, and what all of them come to. Decides nothing about checkpoints (snapshot
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 from weir.errors import CorruptCheckpoint, OwnershipError
@@ -23,20 +24,22 @@ ATTEMPTS_KEPT = 64
 
 
 def current_lineage(storage: Storage) -> Lineage | None:
-    """The lineage of the newest attempt that started, which a resume goes on with."""
+    """The lineage of the newest attempt that started, which a resume goes on with. Only such an attempt has notes."""
     notes = [note for name in storage.list(layout.ATTEMPTS) if (note := AttemptNote.parse(name)) is not None]
-    starts = [note for note in notes if note.note == "start"]
-    return max(starts, key=lambda note: note.attempt).lineage if starts else None
+    return max(notes, key=lambda note: (note.attempt, note.note == "start")).lineage if notes else None
 
 
 def read_record(storage: Storage, path: str) -> Any:
-    """What a sealed record says, or FileNotFoundError. One that is damaged is named."""
+    """What a sealed record says, or FileNotFoundError. One that is damaged is named, with what can be done."""
     try:
         return unseal(storage.read(path).to_pybytes(), path)
     except CorruptCheckpoint as error:
-        raise CorruptCheckpoint(
-            f"{error}, or go back to a checkpoint that you name (weir run --resume --at)"
-        ) from error
+        way_out = (
+            "or delete it: the next start writes it again"
+            if path == layout.JOB_FILE
+            else "or go back to a checkpoint that you name (weir run --resume --at)"
+        )
+        raise CorruptCheckpoint(f"{error}, {way_out}") from error
 
 
 class Attempts:
@@ -51,6 +54,8 @@ class Attempts:
         """Notes that are damaged are passed over: the user has said where to go on from."""
         self.claims: deque[AttemptId] = deque(maxlen=ATTEMPTS_KEPT)
         """The latest that this driver has made, oldest first."""
+        self._started: AttemptId | None = None
+        """The newest of these whose start is noted."""
 
     @property
     def own(self) -> AttemptId | None:
@@ -70,6 +75,7 @@ class Attempts:
             newer = [a for a in claimed if self.own is not None and a > self.own]
             if newer and not all(self._is_ours(attempt) for attempt in newer):
                 raise self._overtaken(max(newer))
+            self._check_there(names)
             noted = [note.attempt for name in names if (note := AttemptNote.parse(name)) is not None]
             attempt = AttemptId(max([0, *claimed, *noted]) + 1)
             # No two claims have the same content, so that one whose reply was lost is known by it.
@@ -81,12 +87,17 @@ class Attempts:
         """OwnershipError when another driver has claimed a newer attempt."""
         if self.own is None:
             raise OwnershipError(f"job {self._job!r}: this driver has not claimed an attempt")
-        if (newer := overtaken_by(self.claimed(), self.own)) is not None:
+        names = self._storage.list(layout.ATTEMPTS)
+        claimed = [attempt for name in names if (attempt := layout.claimed_attempt(name)) is not None]
+        if (newer := overtaken_by(claimed, self.own)) is not None:
             raise self._overtaken(newer)
+        self._check_there(names)
 
     def note(self, attempt: AttemptId, note: Note, body: Json) -> None:
         """Write down something about an attempt of this driver's, in place of what it said before."""
         self._storage.publish(AttemptNote(attempt, self._lineage, note).path, seal(body))
+        if note == "start":
+            self._started = attempt
 
     def notes(self) -> list[AttemptNote]:
         """All that there are, of every lineage."""
@@ -98,11 +109,14 @@ class Attempts:
         return tuple(attempt for name in names if (attempt := layout.claimed_attempt(name)) is not None)
 
     def starts(self, notes: list[AttemptNote]) -> tuple[AttemptStart, ...]:
-        """Where the attempts of this lineage started from."""
-        return tuple(
-            AttemptStart(note.attempt, body["restored_from"], body["writer"], body["ids_below"])
-            for note, body in self._read(notes, "start")
-        )
+        """Where the attempts of this lineage started from: those before the last that went back do not matter any
+        more, so that what is damaged there does not either."""
+        found = []
+        for note, body in self._read(sorted(notes, key=lambda note: note.attempt, reverse=True), "start"):
+            found.append(AttemptStart(note.attempt, body["restored_from"], body["writer"], body["ids_below"]))
+            if found[-1].goes_back:
+                break
+        return tuple(reversed(found))
 
     def completed(self, notes: list[AttemptNote]) -> tuple[PublishedCheckpoint, ...]:
         """The last checkpoint of each attempt of this lineage that was told to be complete."""
@@ -116,7 +130,7 @@ class Attempts:
     def is_finished(self) -> bool:
         """Whether the newest attempt that started, of whatever lineage, has ended and committed everything."""
         notes = self.notes()
-        newest = max((note.attempt for note in notes if note.note == "start"), default=None)
+        newest = max((note.attempt for note in notes), default=None)
         return any(note.note == "finished" and note.attempt == newest for note in notes)
 
     def forget(self, oldest_needed: AttemptId) -> list[str]:
@@ -132,19 +146,33 @@ class Attempts:
                 paths.append(f"{layout.ATTEMPTS}/{name}")
         return paths
 
-    def _read(self, notes: list[AttemptNote], kind: Note) -> list[tuple[AttemptNote, Any]]:
-        found = []
+    def _read(self, notes: list[AttemptNote], kind: Note) -> Iterator[tuple[AttemptNote, Any]]:
         for note in notes:
             if note.lineage != self._lineage or note.note != kind:
                 continue
             try:
-                found.append((note, read_record(self._storage, note.path)))
+                yield note, read_record(self._storage, note.path)
             except FileNotFoundError:
                 continue  # removed since the look, with all that its attempt had written
             except CorruptCheckpoint:
                 if not self.bears_damage:
                     raise
-        return found
+
+    def _check_there(self, names: list[str]) -> None:
+        """OwnershipError when what this driver has noted is gone, or somebody else has the same attempt: then the
+        directory was deleted, perhaps with files that the next checkpoint would name, and may be another run's."""
+        if self.own is None:
+            return
+        mine = [layout.claim_path(self.own)]
+        if self._started is not None:
+            mine.append(AttemptNote(self._started, self._lineage, "start").path)
+        is_gone = any(path.rpartition("/")[2] not in names for path in mine)
+        others = [n for name in names if (n := AttemptNote.parse(name)) is not None and n.lineage != self._lineage]
+        if is_gone or any(note.attempt == self.own for note in others):
+            raise OwnershipError(
+                f"job {self._job!r}: what this driver has noted about attempt {self.own} is gone: its checkpoint "
+                "directory was deleted, or files in it were. It stops and commits nothing more; start it again"
+            )
 
     def _is_ours(self, attempt: AttemptId) -> bool:
         """Whether this run made a claim: one of its own may have been made although the reply was lost."""

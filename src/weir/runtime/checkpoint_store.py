@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weir.errors import CheckpointError, CorruptCheckpoint, OwnershipError, StorageFull, StorageUnavailable
+from weir.errors import CheckpointError, OwnershipError, StorageFull, StorageUnavailable
 from weir.ids import AttemptId, CheckpointId, Lineage
 from weir.runtime import layout
 from weir.runtime.attempts import Attempts, current_lineage, read_record
@@ -41,8 +41,12 @@ class Claim:
 class CheckpointStore:
     """One job's checkpoint directory, as a driver of one lineage sees it."""
 
-    def __init__(self, storage: Storage, job: str, *, lineage: Lineage) -> None:
+    def __init__(self, storage: Storage, job: str, *, lineage: Lineage, is_found: bool = False) -> None:
+        """`is_found`: somebody has begun this lineage before, and it is gone on with."""
         self.lineage = lineage
+        self._is_found = is_found
+        self._is_checked = False
+        """Behind the first claim the directory was found to be as before it."""
         self._directory = storage
         self._storage = Below(storage, lineage)
         self._job = job
@@ -62,14 +66,17 @@ class CheckpointStore:
 
     def check_free(self, resume: bool) -> None:
         """Refuse a directory that another job, or a run that could still be resumed, has filled. Changes nothing."""
-        if layout.JOB_FILE not in self._directory.list(""):
-            return
-        owner = read_record(self._directory, layout.JOB_FILE)
-        if owner["job"] != self._job:
-            raise OwnershipError(
-                f"the checkpoint directory belongs to job {owner['job']!r}, not {self._job!r}; choose another location"
-            )
+        names = self._directory.list("")
+        if layout.JOB_FILE in names:
+            owner = read_record(self._directory, layout.JOB_FILE)
+            if owner["job"] != self._job:
+                raise OwnershipError(
+                    f"the checkpoint directory belongs to job {owner['job']!r}, not {self._job!r}; choose another "
+                    "location"
+                )
         current = current_lineage(self._directory)
+        if current is None:
+            self._check_empty(names)
         if resume or current in (None, self.lineage) or self._attempts.is_finished():
             return
         left = CheckpointStore(self._directory, self._job, lineage=current).listing()
@@ -79,6 +86,20 @@ class CheckpointStore:
                 "on from the last of them, or use another name or location, or delete the directory"
             )
 
+    def _check_empty(self, names: list[str]) -> None:
+        """Where nobody has noted anything there are no checkpoints, unless the notes were taken away."""
+        for lineage in filter(layout.is_lineage, names):
+            for name in self._directory.list(lineage):
+                if layout.checkpoint_of(name) is not None and layout.MANIFEST in self._directory.list(
+                    f"{lineage}/{name}"
+                ):
+                    raise CheckpointError(
+                        f"job {self._job!r} has checkpoints here, such as {lineage}/{name}, but what was noted about "
+                        f"its attempts, in {layout.ATTEMPTS}/, is gone: nobody can tell which of them counts. Put it "
+                        "back; or start from a checkpoint that you name (from_savepoint, weir run --from-savepoint) in "
+                        "another location; or delete the directory to begin anew"
+                    )
+
     def adopt(self, run: str, resume: bool) -> None:
         """Begin a run in this directory, or refuse."""
         self._attempts.begin(run)
@@ -86,14 +107,14 @@ class CheckpointStore:
         if not self._directory.create(layout.JOB_FILE, seal({"job": self._job, "run": run})):
             self.check_free(resume)
 
-    def check_restorable(self, back_to: CheckpointId | None) -> None:
-        """Refuse what a claim would refuse, before anything has started. Changes nothing."""
+    def restorable(self, back_to: CheckpointId | None) -> Manifest | None:
+        """What a claim would restore, or refuse to, before anything has started. Changes nothing."""
         self._attempts.bears_damage = back_to is not None
         listing = self.listing()
         if back_to is None:
-            self._restored(listing)
-        else:
-            self._check_there(listing, back_to)
+            return self._restored(listing)
+        self._check_there(listing, back_to)
+        return self.read(back_to)
 
     def claim(self, back_to: CheckpointId | None = None, given_out: CheckpointId = NONE_GIVEN_OUT) -> Claim:
         """Take the next attempt, then look which checkpoint it starts from, and note that before it runs.
@@ -101,10 +122,10 @@ class CheckpointStore:
         back_to:   the user wants to go on from this one, whatever is newer
         given_out: ids below were given out by this driver, whether storage shows it or not
         """
-        is_first = self._attempts.own is None
         attempt = self._attempts.take()
-        if is_first:
+        if not self._is_checked:
             self._check_lineage()
+            self._is_checked = True
         self._attempts.bears_damage = back_to is not None
         listing = self.listing()
         restore = self._restored(listing) if back_to is None else self._copied(listing, back_to, attempt)
@@ -123,8 +144,9 @@ class CheckpointStore:
         return Claim(attempt, restore, CheckpointId(following), valid, ids_below)
 
     def lease(self, attempt: AttemptId, ids_below: CheckpointId) -> None:
-        """Take ids up to this one, before any of them is given out."""
+        """Take ids up to this one, before any of them is given out. Whoever has claimed since does not know of them."""
         self._attempts.note(attempt, "ids", {"below": ids_below})
+        self._attempts.check_newest()
 
     def check_newest(self) -> None:
         """OwnershipError when another driver has taken the job over."""
@@ -138,8 +160,6 @@ class CheckpointStore:
         path, data = layout.manifest_path(manifest.checkpoint), encode(manifest)
         try:
             is_there = self._storage.create(path, data) or self._is_there(path, data)
-        except StorageFull:
-            raise
         except StorageUnavailable:
             # The write may have happened: look, and if it has not, it may still.
             if not self._is_there(path, data):
@@ -148,6 +168,9 @@ class CheckpointStore:
         self._attempts.check_newest()
         if not is_there:
             raise FileExistsError(f"{path} is there already, with another content")
+        if manifest.attempt != self._attempts.own:
+            # The write hung meanwhile. Whether it counts, the newer attempt has decided when it looked.
+            raise StorageUnavailable(f"{path} took so long that attempt {self._attempts.own} has begun meanwhile")
         try:
             # Before anybody is told: what sinks commit from here on must not be restored from behind it.
             self._attempts.note(manifest.attempt, "completed", {"checkpoint": manifest.checkpoint})
@@ -169,8 +192,9 @@ class CheckpointStore:
         """What is in the directory now."""
         # The notes first: whatever a driver has noted was there before.
         claimed, notes = self._attempts.claimed(), self._attempts.notes()
-        starts, completed = self._attempts.starts(notes), self._attempts.completed(notes)
-        leases = self._attempts.leases(notes)
+        starts = self._attempts.starts(notes)
+        notes = [note for note in notes if not starts or not starts[0].goes_back or note.attempt >= starts[0].attempt]
+        completed, leases = self._attempts.completed(notes), self._attempts.leases(notes)
         names = self._storage.list("")
         directories = [id for name in names if (id := layout.checkpoint_of(name)) is not None]
         shared = self._storage.list(layout.SHARED) if layout.SHARED in names else []
@@ -206,18 +230,17 @@ class CheckpointStore:
     def _check_lineage(self) -> None:
         """Behind the first claim nobody else completes anything any more: what was found before must still hold."""
         current = current_lineage(self._directory)
-        if self._resume and current not in (None, self.lineage) and self._is_overruled(current):
+        is_others = self._resume and current not in (None, self.lineage) and self._is_overruled(current)
+        if is_others or (self._is_found and current != self.lineage):
             raise OwnershipError(
-                f"job {self._job!r} was started anew by somebody else just now, and has another lineage since; start "
-                "again to go on with that run"
+                f"job {self._job!r} was started anew or deleted by somebody else just now; start again to go on with "
+                "what is there"
             )
         self.check_free(self._resume)
 
     def _is_overruled(self, other: Lineage) -> bool:
         """Whether a lineage that somebody has begun meanwhile is the one to go on with. Of two that begin at once, and
         found nothing, the newer claim wins, as long as the other has completed nothing."""
-        if any(note.lineage == self.lineage for note in self._attempts.notes()):
-            return True
         left = CheckpointStore(self._directory, self._job, lineage=other).listing()
         return self._attempts.is_finished() or left.newest is not None or left.missing is not None
 
@@ -248,7 +271,7 @@ class CheckpointStore:
         return manifest
 
     def _published(self, checkpoint: CheckpointId) -> PublishedCheckpoint | None:
-        """None when there is no manifest, or none that can be read: whether it is missed, the listing decides."""
+        """None when there is no manifest, or none that we can read: whether it is missed, the listing decides."""
         try:
             if checkpoint in self._writers:
                 if layout.MANIFEST not in self._storage.list(layout.checkpoint_directory(checkpoint)):
@@ -258,7 +281,7 @@ class CheckpointStore:
             return PublishedCheckpoint(checkpoint, self._writers[checkpoint])
         except FileNotFoundError:
             return None  # half-written, aborted, or being retired just now
-        except CorruptCheckpoint as error:
+        except CheckpointError as error:
             self._damaged[checkpoint] = error
             return None
 

@@ -131,22 +131,20 @@ class ClaimDesk:
         done(result if isinstance(result, BaseException) else None)
 
     def _claim_and_check(self, plan: Plan, region: Plan) -> Claim:
-        is_first = self._own is None
-        claim, storage = (
-            self._store.claim(self._config.back_to if is_first else None, self._next_checkpoint),
-            self._store.storage,
-        )
-        if claim.restore is None and self._origin is not None:
-            # As long as there is no checkpoint of its own, every attempt starts from what the user named.
-            storage = self._origin.open()
-            manifest = self._origin.read(storage)
-            following = CheckpointId(max(claim.next_checkpoint, manifest.checkpoint + 1))
-            ids_below = CheckpointId(following + IDS_LEASED)
-            self._store.lease(claim.attempt, ids_below)
-            claim = replace(claim, restore=manifest, next_checkpoint=following, ids_below=ids_below)
+        back_to = self._config.back_to if self._own is None else None
+        # As long as there is no checkpoint of its own, every attempt starts from what the user named.
+        is_new = self._origin is not None and self._store.listing().newest is None
+        storage, origin = self._read_origin() if is_new else (self._store.storage, None)
+        above = self._next_checkpoint if origin is None else max(self._next_checkpoint, origin.checkpoint + 1)
+        claim = self._store.claim(back_to, CheckpointId(above))
+        if claim.restore is None:
+            claim = replace(claim, restore=origin)
+        else:
+            storage = self._store.storage
         self._own = self._own or claim.attempt
+        # What was gone back to is a copy, made by this attempt of what another run has written.
         is_own = storage is self._store.storage and claim.restore is not None and claim.restore.attempt >= self._own
-        if claim.restore is not None and not is_own:
+        if claim.restore is not None and (back_to is not None or not is_own):
             self._check(claim.restore, storage)
         if not self._has_sinks:
             self._sinks.adopt(plan)
@@ -154,6 +152,11 @@ class ClaimDesk:
             self._clear_others()
         self._sinks.recover(region, claim)
         return claim
+
+    def _read_origin(self) -> tuple[Storage, Manifest]:
+        assert self._origin is not None
+        storage = self._origin.open()
+        return storage, self._origin.read(storage)
 
     def _clear_others(self) -> None:
         if self._origin is not None:

@@ -26,6 +26,7 @@ from weir.runtime import phases
 from weir.runtime.checkpoint_store import CheckpointStore, Claim
 from weir.runtime.claims import ClaimDesk
 from weir.runtime.compatibility import check_compatible
+from weir.runtime.finish_desk import FinishDesk
 from weir.runtime.phases import Notice, Outcome, Phase, Rescaling, StorageWait, Verdict
 from weir.runtime.ports import Background, Chance, Clock, Cluster
 from weir.runtime.region import Region, laid_out
@@ -74,6 +75,7 @@ class Driver:
             background=background,
             check=lambda found, at: check_compatible(found, self._plan, at, may_drop=config.allow_dropped_state),
         )
+        self._finish = FinishDesk(self._claims, self._restarts, clock, chance)
         self._leaving: Verdict | None = None
         """Why all regions are being left."""
         self._ended: phases.Ended | None = None
@@ -147,13 +149,14 @@ class Driver:
         if any(region.is_running for region in self._regions):
             self._coordinate(m.TimePassed())
         self._alignment.tick()
+        self._finish.tick()
         self._claim_next()
 
     def next_due_ms(self) -> float | None:
         """When `tick` is wanted next."""
         if self._ended is not None:
             return None
-        due = [self._alignment.due_ms, *(region.due_ms for region in self._regions)]
+        due = [self._alignment.due_ms, self._finish.due_ms, *(region.due_ms for region in self._regions)]
         if any(region.is_running for region in self._regions):
             due.append(self._coordinator.next_due_ms())
         return min((due_ms for due_ms in due if due_ms is not None), default=None)
@@ -168,16 +171,12 @@ class Driver:
         elif self._leaving.outcome is Outcome.RESTART:
             self._leaving = verdict
 
-    def request_checkpoint(self) -> None:
-        """The user wants a checkpoint now."""
-        self.request(m.CheckpointRequested())
-
-    def request(self, request: m.CheckpointRequested) -> None:
-        """The user wants a savepoint, or the job to stop or to drain. Notices with the request's name, or the job's
-        end, are the answer."""
+    def request(self, request: m.CheckpointRequested | None = None) -> None:
+        """The user wants a checkpoint, a savepoint, or the job to stop or to drain. Notices with the request's name, or
+        the job's end, are the answer."""
         if not isinstance(self.phase, phases.Running):
             raise JobError(f"job {self._config.name!r} is {self.status}, so it cannot take a checkpoint now")
-        self._coordinate(request)
+        self._coordinate(request or m.CheckpointRequested())
 
     def rescale(self, plan: Plan, name: str) -> None:
         """Go on with this plan behind a checkpoint. A notice with the name is the answer."""
@@ -351,7 +350,7 @@ class Driver:
 
     def _last_note(self, verdict: Verdict) -> None:
         if verdict.outcome is Outcome.FINISHED:
-            self._claims.finish(self._plan, lambda result: self._finished(verdict, result))
+            self._finish.finish(self._plan, lambda result: self._finished(verdict, result))
         else:
             self._end(verdict)
 

@@ -305,7 +305,7 @@ class Job:
         if self._driver.status in NOT_YET_RUNNING:
             return
         if self._requests:
-            self._driver.request_checkpoint()
+            self._driver.request()
         self._asks.send_waiting()
 
     def _await(self, ask: Ask, name: str, timeout: float | None) -> Any:
@@ -351,7 +351,7 @@ class Job:
         first = self._driver.answering_checkpoint
         # While the job starts or restarts, the request waits for its tasks to run.
         if self._driver.status not in NOT_YET_RUNNING:
-            self._driver.request_checkpoint()
+            self._driver.request()
         self._requests.append((first, future))
 
     def _answered(self, checkpoint: int | None) -> list[Future[int]]:

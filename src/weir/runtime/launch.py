@@ -63,11 +63,11 @@ def submit(
     current = current_lineage(storage)
     config = _checked_origin(plan, config, storage, current)
     lineage = current if config.resume and current is not None else layout.new_lineage()
-    store = CheckpointStore(storage, config.name, lineage=lineage)
+    store = CheckpointStore(storage, config.name, lineage=lineage, is_found=lineage == current)
     # First of all, and without changing anything.
     store.check_free(config.resume)
-    if config.resume:
-        store.check_restorable(config.back_to)
+    if config.resume and (manifest := store.restorable(config.back_to)) is not None:
+        check_compatible(manifest, plan, store.storage, may_drop=config.allow_dropped_state)
     _validate(plan, config, store)
     needed = slots_of(plan, config.settings)
     session = session or embedded_session(needed, config.name)

@@ -243,7 +243,7 @@ class LocalRun:
             self.driver.hear(self.said.popleft())
         running = isinstance(self.driver.phase, phases.Running)
         if running and self._checkpoint_every is not None and self.turns % self._checkpoint_every == 0:
-            self.driver.request_checkpoint()
+            self.driver.request()
         if running and self._crashes and self.turns >= self._crashes[0]:
             self._crashes.popleft()
             self._crash()

@@ -95,7 +95,12 @@ class PatientStorage:
                 lost_replies += 1
                 raise
 
-        return self._patiently(act) or (lost_replies > 0 and self._holds(path, data))
+        try:
+            return self._patiently(act) or (lost_replies > 0 and self._holds(path, data))
+        except StorageFull as error:
+            if lost_replies:
+                raise StorageUnavailable(f"{error}; an earlier try may have succeeded") from error
+            raise
 
     def read(self, path: str) -> pa.Buffer:
         return self._patiently(lambda: self._storage.read(path))

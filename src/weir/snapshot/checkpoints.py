@@ -97,10 +97,9 @@ class Listing:
     @property
     def missing(self) -> CheckpointId | None:
         """The checkpoint that the newest attempt would have to restore, if that is not there."""
-        line_start = max((start.attempt for start in self.starts if start.goes_back), default=0)
-        starts = [start for start in self.starts if start.attempt >= line_start]
-        known = [start.restored_from for start in starts if start.restored_from is not None]
-        known += [entry.checkpoint for entry in self.completed if entry.attempt >= line_start]
+        line = dict(self._line)
+        known = [start.restored_from for start in self.starts if start.attempt in line and start.restored_from]
+        known += [entry.checkpoint for entry in self.completed if entry.checkpoint <= line.get(entry.attempt, 0)]
         newest_known = max(known, default=None)
         if newest_known is None or (self.newest is not None and self.newest >= newest_known):
             return None
@@ -125,24 +124,30 @@ class Listing:
     @cached_property
     def valid_published(self) -> tuple[PublishedCheckpoint, ...]:
         """The manifests that count, by the line of descent of the newest attempt that started."""
-        return tuple(self._lineage())
+        line = dict(self._line)
+        return tuple(entry for entry in self.published if entry.checkpoint <= line.get(entry.attempt, 0))
 
-    def _lineage(self) -> Iterator[PublishedCheckpoint]:
+    @cached_property
+    def _line(self) -> tuple[tuple[AttemptId, float], ...]:
+        return tuple(self._descent())
+
+    def _descent(self) -> Iterator[tuple[AttemptId, float]]:
         """Walk from the newest attempt to the one whose checkpoint it restored, and so on.
 
-        An attempt's manifests count up to what its successor restored. Attempts between a successor and the one that
-        it restored from are no part of the line, not even with a start: the start of one that was stuck may be
-        recorded after a newer attempt has looked, and does not overrule what that one found.
+        What an attempt has written counts up to what its successor restored. Attempts between a successor and the one
+        that it restored from are no part of the line, not even with a start: the start of one that was stuck may be
+        recorded after a newer attempt has looked, and does not overrule what that one found. Nor is an attempt that
+        never started, though it may have made the copy that it wanted to go back to.
         """
         starts = {start.attempt: start for start in self.starts}
         ceiling: float = math.inf
         ancestor: AttemptId | None = None
-        for attempt in sorted({*starts, *(p.attempt for p in self.published)}, reverse=True):
+        for attempt in sorted({*starts, *(entry.attempt for entry in self.completed)}, reverse=True):
             if ancestor is not None and attempt > ancestor:
                 continue
-            yield from (p for p in self.published if p.attempt == attempt and p.checkpoint <= ceiling)
+            yield attempt, ceiling
             if attempt not in starts:
-                continue
+                continue  # it has run, and its start was taken away
             restored = starts[attempt].restored_from
             if restored is None or starts[attempt].goes_back:
                 return

@@ -246,8 +246,8 @@ def deploying() -> Stage:
     return launching().register()
 
 
-def running() -> Stage:
-    return deploying().run()
+def running(**settings: Any) -> Stage:
+    return Stage(**settings).begin().register().run()
 
 
 def stopping() -> Stage:
@@ -264,14 +264,14 @@ def cancelling() -> Stage:
     return stage
 
 
-def finishing() -> Stage:
+def finishing(**settings: Any) -> Stage:
     """Everything is committed; tasks have been told to leave."""
-    return running().finish_subtasks().complete(1).commit(1)
+    return running(**settings).finish_subtasks().complete(1).commit(1)
 
 
-def noting() -> Stage:
+def noting(**settings: Any) -> Stage:
     """… and have left: only the last note in storage is missing."""
-    return finishing().stage_ends()
+    return finishing(**settings).stage_ends()
 
 
 def ended() -> Stage:

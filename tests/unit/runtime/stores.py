@@ -12,8 +12,8 @@ from weir.snapshot.manifest import VERSION, Manifest, OperatorSnapshot, PartOf
 LIFE, NEXT_LIFE = Lineage("00000000aa"), Lineage("00000000bb")
 
 
-def store_of(storage: Storage, lineage: str = LIFE, *, job: str = "job") -> CheckpointStore:
-    return CheckpointStore(storage, job, lineage=Lineage(lineage))
+def store_of(storage: Storage, lineage: str = LIFE, *, job: str = "job", is_found: bool = False) -> CheckpointStore:
+    return CheckpointStore(storage, job, lineage=Lineage(lineage), is_found=is_found)
 
 
 def files_of(storage: Storage) -> Below:

@@ -110,14 +110,17 @@ def test_two_runs_that_begin_anew_at_once_clear_nothing_of_each_other() -> None:
     assert second.listing().valid == (1,)
 
 
-def test_a_lineage_that_was_begun_while_a_resume_looked_is_not_overruled_by_the_old_one() -> None:
+@pytest.mark.parametrize("is_cleared", [False, True])
+def test_a_lineage_that_was_begun_while_a_resume_looked_is_not_overruled_by_the_old_one(is_cleared: bool) -> None:
     storage = FaultyStorage()
     run_with_checkpoint(storage, finished=True)
-    resumed, begun = store_of(storage), store_of(storage, NEXT_LIFE)
+    resumed, begun = store_of(storage, is_found=True), store_of(storage, NEXT_LIFE)
     resumed.adopt("run-2", resume=True)
     begun.adopt("run-3", resume=False)
     begun.claim()
-    with pytest.raises(OwnershipError, match="started anew by somebody else"):
+    if is_cleared:
+        begun.clear_others()
+    with pytest.raises(OwnershipError, match="started anew or deleted by somebody else"):
         resumed.claim()
 
 
@@ -131,7 +134,7 @@ def test_of_two_that_begin_at_once_where_there_is_nothing_one_goes_on(completes:
     attempt = first.claim().attempt
     if completes:
         first.publish(manifest(1, attempt))
-        with pytest.raises(OwnershipError, match="start again to go on with that run"):
+        with pytest.raises(OwnershipError, match="start again to go on with what is there"):
             second.claim()
         return
     assert newest(second.claim()) == (2, None)
@@ -395,7 +398,7 @@ def test_a_damaged_owner_is_named() -> None:
 
 
 def test_a_manifest_of_another_job_in_our_directory_is_refused() -> None:
-    storage = FaultyStorage()
+    storage, _ = with_checkpoints(1)
     files_of(storage).write(layout.manifest_path(CheckpointId(1)), encode(manifest(1, 1, job="theirs")))
     with pytest.raises(CheckpointError, match="belongs to job 'theirs', not 'job'"):
         store_of(storage).claim()

@@ -340,10 +340,10 @@ def test_a_claim_that_was_taken_over_fails_for_good() -> None:
 def test_a_checkpoint_can_be_asked_for_only_while_the_job_runs(reach: Callable[[], Stage]) -> None:
     stage = reach()
     if reach is running:
-        stage.driver.request_checkpoint()
+        stage.driver.request()
         return
     with pytest.raises(JobError, match=f"job 'job' is {stage.driver.status}, so it cannot take a checkpoint now"):
-        stage.driver.request_checkpoint()
+        stage.driver.request()
 
 
 @each_phase

@@ -49,7 +49,7 @@ def test_a_checkpoint_of_which_a_part_is_missing_is_not_published() -> None:
 
 def test_a_requested_checkpoint_is_triggered_at_once() -> None:
     stage = Stage(every=None).up()
-    stage.driver.request_checkpoint()
+    stage.driver.request()
     assert len(stage.cluster.told(TriggerCheckpoint)) == 1
 
 

@@ -16,6 +16,8 @@ from tests.unit.runtime.driving import (
     stopping,
 )
 from tests.unit.runtime.fakes import run_all
+from tests.unit.runtime.stores import NEXT_LIFE, store_of
+from weir.config import NoRestart
 from weir.errors import StorageUnavailable
 from weir.ids import AttemptId
 from weir.runtime import phases
@@ -60,8 +62,21 @@ def test_a_job_whose_last_note_takes_long_kills_nobody_and_does_not_spin() -> No
     assert stage.ended.outcome is Outcome.FINISHED
 
 
-def test_a_job_is_finished_although_the_last_note_cannot_be_written() -> None:
+def test_the_last_note_waits_for_storage_so_that_the_next_run_may_start() -> None:
     stage = noting()
+    stage.storage.fail("publish", StorageUnavailable("no"), StorageUnavailable("no"))
+    run_all(stage.background)
+    for _ in range(2):
+        due_ms = stage.driver.next_due_ms()
+        assert stage.said("ended") == [] and due_ms is not None
+        stage.pass_ms(due_ms - stage.clock.now_ms())
+        run_all(stage.background)
+    assert stage.ended.outcome is Outcome.FINISHED
+    store_of(stage.storage, NEXT_LIFE).check_free(resume=False)
+
+
+def test_who_wants_no_restarts_does_not_wait_for_the_last_note() -> None:
+    stage = noting(restart=NoRestart())
     stage.storage.fail("publish", StorageUnavailable("no"))
     run_all(stage.background)
     assert stage.ended.outcome is Outcome.FINISHED

@@ -164,7 +164,7 @@ def test_no_checkpoint_can_be_asked_for_while_a_region_is_down() -> None:
     stage = Two(every=None).begun()
     stage.lose(2)
     with pytest.raises(JobError, match="is restarting, so it cannot take a checkpoint now"):
-        stage.driver.request_checkpoint()
+        stage.driver.request()
 
 
 def test_cancelling_while_a_region_is_down_ends_the_others() -> None:

@@ -150,7 +150,7 @@ def test_user_code_that_fails_ends_the_job_as_quickly_as_ever() -> None:
 def test_a_sink_whose_storage_is_away_is_waited_for_while_checkpoints_are_not() -> None:
     """Claims succeed and tasks run, and then commits fail again and again."""
     job = Outage(FixedDelay(attempts=3))
-    job.stage.driver.request_checkpoint()
+    job.stage.driver.request()
     for _ in range(60):
         job.stage.fail("sink 'out' cannot commit", code=StorageUnavailable.code).stage_ends()
         job.lasts(30_000).stage.register().run()
@@ -160,7 +160,7 @@ def test_a_sink_whose_storage_is_away_is_waited_for_while_checkpoints_are_not() 
 def test_the_clock_of_an_outage_starts_again_once_a_checkpoint_was_complete() -> None:
     job = Outage().begins().lasts(5 * HOUR_MS).ends()
     completed = job.stage.driver.history
-    job.stage.driver.request_checkpoint()
+    job.stage.driver.request()
     job.stage.complete(3)
     assert len(job.stage.driver.history) > len(completed)
     job.storage.away = True

@@ -257,7 +257,7 @@ def test_a_task_starts_from_a_savepoint_with_nothing_pending_and_refers_to_none_
         parallelism={vertex.id: 1 for vertex in first.plan.vertices},
         kind="savepoint",
     )
-    publish_savepoint(open_storage(str(tmp_path)), manifest, retries_max=1)
+    publish_savepoint(open_storage(str(tmp_path)), manifest)
 
     spec, shelf, origin = Opened(("kept",)), Shelf(), Origin(str(tmp_path))
     second = Shop(plan=plan(spec, shelf), manifest=origin.read(origin.open()), origin=origin.open())
