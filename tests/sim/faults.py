@@ -181,5 +181,5 @@ class Hangs:
         world.log(f"a {call} hangs until {until_ms:.0f}ms")
         # A good moment for a region to be lost, or for somebody to lose patience.
         if self._rng.random() < 0.3:
-            world.ambush(second_driver if world.job.beside is None else kill_task)
+            world.ambush(self._rng.choice([second_driver, kill_task]) if world.job.beside is None else kill_task)
         return until_ms

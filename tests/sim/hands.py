@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 COMPACTED = "compacted-"
 """What the names of users' own files begin with, in the directories of sinks."""
 
+FORGOTTEN = 0.5
+"""How often users who start anew forget to kill what still runs."""
+
 ACT_STEPS = 1_200
 """Acts fall within the first so many steps."""
 
@@ -42,6 +45,7 @@ class Hands:
         self.program.is_lucky = True
         self.went_back = False
         """What was committed behind an older checkpoint may come twice."""
+        self.started_anew = False
         self._world = world
         self._acts = draw_acts(rng)
         self._removed: dict[str, bytes] = {}
@@ -153,17 +157,24 @@ class Hands:
             return False
         back_to = self.rng.choice(valid)
         world.kill_drivers(f"users go back to {back_to}")
-        self.went_back = True
-        world.newest_completed = None
         world.start_driver(resume=True, back_to=back_to)
         return True
 
+    def gone_back(self) -> None:
+        """The start of an attempt that was asked to go back is noted."""
+        self.went_back = True
+        self._world.newest_completed = None
+
     def start_anew(self) -> bool:
-        """Checkpoints and output are deleted, and the job is started from the beginning. Tasks may have survived."""
+        """Checkpoints and output are deleted, and the job is started from the beginning. Tasks may have survived, and
+        so may a driver that nobody knows of."""
         world = self._world
         if self._removed or self.program.main is not None or world.savepoint is not None:
             return False
-        world.kill_drivers("users start anew")
+        if self.rng.random() < FORGOTTEN:
+            world.forget_drivers("users start anew")
+        else:
+            world.kill_drivers("users start anew")
         for task in world.alive_tasks():
             task.frozen_until_ms = world.clock.time_ms + self.rng.choice([0, 20, 40])
         roots = tuple(f"{world.place}/{below}/" for below in ("sim", "out", "archive"))
@@ -172,8 +183,16 @@ class Hands:
         world.users.start_anew()
         world.watch.start_anew()
         world.completed_ids, world.newest_completed, self.went_back = [], None, False
+        self.started_anew = True
         world.start_driver(resume=False)
         return True
+
+    def delete_again(self) -> None:
+        """What somebody who was not killed has written late, where everything was deleted."""
+        root = f"{self._world.place}/sim/"
+        self._world.log("users delete what came late")
+        self._world.storage.remove([name for name in self._world.storage.files if name.startswith(root)])
+        self._world.watch.forget()
 
     def _take_away(self, names: list[str], what: str) -> None:
         world = self._world

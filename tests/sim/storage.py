@@ -25,6 +25,10 @@ IN_PIECES = 0.5
 """How often a deletion of many files is seen half-done, and a list is not of one moment."""
 
 
+NO_ROOM_TO_SYNC = 0.3
+"""How often a lost reply of a disk is that there was no room left to make sure of what was written."""
+
+
 class SimStorage:
     """One shared store. `trouble` says how often a call goes wrong; `tear` kills the caller in its next change."""
 
@@ -103,6 +107,8 @@ class SimStorage:
             raise StorageUnavailable(f"simulated: {call} was refused")
         result = act()
         if dice < self.trouble:
+            if self.has_rename and call in ("write", "publish", "create") and self._rng.random() < NO_ROOM_TO_SYNC:
+                raise StorageFull(f"simulated: disk full behind {call}")
             raise StorageUnavailable(f"simulated: the reply to {call} was lost")
         return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from weir.connectors import parts
 from weir.connectors.file_sink import FileSinkWriter
 from weir.connectors.part_names import CommitNote
 from weir.connectors.parts import META, PartDirectory, pending_directory
-from weir.errors import CheckpointError, OwnershipError
+from weir.errors import CheckpointError, OwnershipError, StorageFull, StorageUnavailable
 from weir.ids import CheckpointId
 from weir.runtime import checkpoint_store, layout
 from weir.runtime.attempts import Attempts
@@ -168,6 +169,61 @@ def going_back_counts_from_there() -> AbstractContextManager[None]:
     return patched(CheckpointStore, "_copied", copied)
 
 
+def no_room_is_believed() -> AbstractContextManager[None]:
+    """A manifest that found no room is not there, whatever was lost on the way."""
+    original = CheckpointStore.publish
+
+    def publish(self: CheckpointStore, manifest: Any) -> None:
+        create = self._storage.create
+
+        def believed(path: str, data: bytes) -> bool:
+            try:
+                return create(path, data)
+            except StorageFull as error:
+                raise FileExistsError(str(error)) from error
+
+        self._storage.create = believed  # type: ignore[method-assign]
+        try:
+            original(self, manifest)
+        finally:
+            del self._storage.create  # type: ignore[attr-defined]
+
+    return patched(CheckpointStore, "publish", publish)
+
+
+def late_publication_is_noted() -> AbstractContextManager[None]:
+    """A driver takes a manifest for complete although its next attempt has begun meanwhile."""
+    original = CheckpointStore.publish
+
+    def publish(self: CheckpointStore, manifest: Any) -> None:
+        try:
+            original(self, manifest)
+        except StorageUnavailable as error:
+            if "has begun meanwhile" not in str(error):
+                raise
+            self._attempts.note(manifest.attempt, "completed", {"checkpoint": manifest.checkpoint})
+
+    def missing(self: Listing) -> CheckpointId | None:
+        known = max((entry.checkpoint for entry in self.completed), default=None)
+        return known if known is not None and (self.newest is None or self.newest < known) else None
+
+    return all_of(patched(CheckpointStore, "publish", publish), patched(Listing, "missing", property(missing)))
+
+
+def attempts_that_never_started_count() -> AbstractContextManager[None]:
+    """A copy that somebody wanted to go back to counts, although that start broke off."""
+    original = Listing._descent
+
+    def descent(self: Listing) -> Any:
+        line = list(original(self))
+        started = {start.attempt for start in self.starts}
+        newest = max(started, default=0)
+        yield from ((entry.attempt, math.inf) for entry in self.published if entry.attempt > newest)
+        yield from line
+
+    return patched(Listing, "_descent", descent)
+
+
 # --- Claims -----------------------------------------------------------------------------------------------
 
 
@@ -181,6 +237,11 @@ def create_looks_and_then_writes() -> AbstractContextManager[None]:
         return True
 
     return patched(SimDirectory, "create", create)
+
+
+def fenced_by_numbers_only() -> AbstractContextManager[None]:
+    """A driver whose directory was deleted goes on, as long as nobody has a newer attempt."""
+    return patched(Attempts, "_check_there", lambda self, names: None)
 
 
 def own_claim_is_taken_for_a_strangers() -> AbstractContextManager[None]:
@@ -331,7 +392,11 @@ STORAGE_VARIANTS = (
     completion_is_noted_before_it_is_so,
     going_back_shares_the_old_files,
     going_back_counts_from_there,
+    no_room_is_believed,
+    late_publication_is_noted,
+    attempts_that_never_started_count,
     create_looks_and_then_writes,
+    fenced_by_numbers_only,
     own_claim_is_taken_for_a_strangers,
     resume_begins_a_new_lineage,
     overtaken_driver_reports_finished,

@@ -16,8 +16,10 @@ from weir.ids import CheckpointId
 from weir.runtime import layout
 from weir.runtime.attempts import current_lineage
 from weir.runtime.checkpoint_store import CheckpointStore
+from weir.runtime.layout import AttemptNote
 from weir.snapshot.manifest import checksum, decode
 from weir.snapshot.messages import FileRef
+from weir.snapshot.records import unseal
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -48,6 +50,8 @@ class Watch:
         """Something has changed: raise SimulationFailed when that was wrong."""
         storage = self._world.storage
         changed, storage.changed = storage.changed, {}
+        if any(self._goes_back(name) for name in changed):
+            self._world.hands.gone_back()
         if any(name.startswith(self._root) and _decides(name) for name in changed):
             self._look_at_manifests()
         for name, work in changed.items():
@@ -89,6 +93,12 @@ class Watch:
         if known is None or known[0] is not data:
             known = self._manifests[path] = data, {f"{root}{file.path}": file for file in decode(data).files}
         return known[1]
+
+    def _goes_back(self, name: str) -> bool:
+        """Whether this is the start of an attempt that was asked to go back."""
+        note, data = AttemptNote.parse(name.rpartition("/")[2]), self._world.storage.files.get(name)
+        is_start = name.startswith(self._root) and note is not None and note.note == "start"
+        return is_start and data is not None and note is not None and unseal(data, name)["writer"] == note.attempt
 
     def _check_newest(self, valid: tuple[CheckpointId, ...]) -> None:
         told = self._world.newest_completed

@@ -42,7 +42,7 @@ STEPS_MAX = 60_000
 LINGER_STEPS = 150
 """After the end, what is left of old attempts and drivers goes on for so long."""
 
-OVERTAKEN = ("taken over", "missing although the manifest", "earlier run", "started anew by somebody else")
+OVERTAKEN = ("taken over", "missing although the manifest", "earlier run", "by somebody else just now", "is gone: its ")
 """What a driver says that is not alone, and ends."""
 
 SLICES_MAX = 6
@@ -409,6 +409,15 @@ class World:
         for driver in list(self.drivers):
             self._bury(driver)
 
+    def forget_drivers(self, reason: str) -> None:
+        """All of them are frozen, and go on when another has completed checkpoints."""
+        self.log(f"all drivers are forgotten: {reason}")
+        for driver in list(self.drivers):
+            if driver.has_started and driver.ended is None:
+                driver.freeze(0.0, thaws_at=self.rng.choice([0, 1, 2]))
+            else:
+                self._bury(driver)
+
     def finishing(self, driver: SimDriver) -> None:
         """The job is about to be finished: whoever has wanted to begin it, and is late, gives up; it would begin the
         finished job once more."""
@@ -455,6 +464,8 @@ class World:
         is_trouble = isinstance(error, StorageUnavailable) or isinstance(error.__cause__, StorageUnavailable)
         if not is_trouble and self.hands.has_removed:
             self.hands.was_refused()
+        elif "has checkpoints here" in str(error) and self.hands.started_anew:
+            self.hands.delete_again()
         elif not is_trouble and not (isinstance(error, OwnershipError) and self._driver_count > 1):
             raise SimulationFailed(f"{driver.name} was refused: {error!r}") from error
         self._refusals += 1
