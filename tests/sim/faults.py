@@ -164,6 +164,8 @@ class Hangs:
         self._rng = rng
         self._probability = rng.choice([0.0, 0.0, 0.002, 0.01])
         self._of_deletes = rng.choice([0.0, 0.02, 0.1])
+        self._of_creates = rng.choice([0.0, 0.0, 0.05])
+        """Of what a driver creates: manifests, claims."""
         self._takeovers = rng.choice([0, 0, 1, 2])
         """How often the driver is overtaken while it deletes, at most."""
         self.count = 0
@@ -171,6 +173,8 @@ class Hangs:
     def until_ms(self, call: str) -> float:
         """When the call that is made now can take effect."""
         world, probability = self._world, self._of_deletes if call == "delete" else self._probability
+        if call == "create" and world.is_drivers_call:
+            probability = self._of_creates
         if call == "delete" and self._takeovers and world.is_drivers_call and self._rng.random() < TAKEN_OVER_IN_DELETE:
             self._takeovers -= 1
             world.ambush(second_driver)

@@ -78,7 +78,7 @@ class Watch:
             if lineage is not None:
                 if self._store is None or self._store.lineage != lineage:
                     self._store = CheckpointStore(self._world.job_storage, "sim", lineage=lineage)
-                valid = _valid(self._store)
+                valid = self._valid(self._store)
                 self._check_newest(valid)
                 for checkpoint in valid:
                     named.update(self._files_of(f"{self._root}{lineage}/", checkpoint))
@@ -86,6 +86,15 @@ class Watch:
             if self._named.get(name) != file:
                 self._check_file(name, file)
         self._named = named
+
+    def _valid(self, store: CheckpointStore) -> tuple[CheckpointId, ...]:
+        try:
+            listing = store.listing()
+        except WeirError as error:
+            raise SimulationFailed(f"a reader that starts now is refused: {error}") from error
+        if listing.missing is not None and not self._world.hands.has_removed:
+            raise SimulationFailed(f"a reader that starts now is refused: checkpoint {listing.missing} is missed")
+        return listing.valid
 
     def _files_of(self, root: str, checkpoint: CheckpointId) -> dict[str, FileRef]:
         path = f"{root}{layout.manifest_path(checkpoint)}"
@@ -132,11 +141,4 @@ class Watch:
 
 def _decides(name: str) -> bool:
     """Whether a change of it may change which checkpoints count."""
-    return name.endswith((f"/{layout.MANIFEST}", ".start"))
-
-
-def _valid(store: CheckpointStore) -> tuple[CheckpointId, ...]:
-    try:
-        return store.listing().valid
-    except WeirError as error:
-        raise SimulationFailed(f"a reader that starts now is refused: {error}") from error
+    return name.endswith((f"/{layout.MANIFEST}", ".start", ".completed"))
