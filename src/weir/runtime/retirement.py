@@ -5,7 +5,7 @@ each of a file by its full name.
 
 Laws:
   1. What is to go is computed from manifests that are all there before and after the
-     look; otherwise nothing goes this time.
+     look, the oldest that is kept among them; otherwise nothing goes this time.
   2. Behind the look, and before anything goes, this driver's claim is the newest: what it
      has seen then is all that a newer driver could build on.
   3. Names are never used twice, so a delete that comes late, be it by hours, and from a
@@ -63,7 +63,9 @@ class Retirement:
         shared = self._unnamed(kept, oldest_kept)
         writers = [self._named[id][0] for id in kept if id in self._named]
         attempts = self._attempts.forget(min(writers)) if len(writers) == len(kept) and kept else []
-        for id in sorted(id for id in found if id < oldest_kept):
+        # Older ones may be all that is left to go back to.
+        retired = sorted(id for id in found if id < oldest_kept) if oldest_kept in kept else []
+        for id in retired:
             directory, names = layout.checkpoint_directory(id), found[id]
             # The manifest first.
             ours = sorted((n for n in names if layout.is_of_checkpoint(n)), key=lambda name: name != layout.MANIFEST)
@@ -100,6 +102,8 @@ class Retirement:
         a manifest that is there: what is under way refers to completed checkpoints from `oldest_kept` on, or to its
         own files."""
         self._named = {id: named for id, named in self._named.items() if id in kept}
+        if oldest_kept not in kept:
+            return []  # Somebody has taken it away: nobody can say what it names.
         names = self._storage.list(layout.SHARED)
         old = [name for name in names if (since := layout.shared_since(name)) is not None and since < oldest_kept]
         try:

@@ -218,6 +218,23 @@ def test_nothing_is_swept_while_a_manifest_cannot_be_read() -> None:
     assert shared(storage) == [base.path]
 
 
+def test_nothing_goes_while_the_manifest_that_is_kept_is_not_there() -> None:
+    storage, store = claimed()
+    base = share(storage, 1)
+    for checkpoint in (1, 2):
+        store.publish(referring(checkpoint, 1, base))
+    path = layout.manifest_path(CheckpointId(2))
+    taken = files_of(storage).read(path).to_pybytes()
+    files_of(storage).delete(path)
+    store.retire(CheckpointId(2))
+    assert shared(storage) == [base.path], "checkpoints under way may build on it"
+    assert layout.MANIFEST in files_of(storage).list("chk-0000000001"), "the user may want to go back to it"
+    files_of(storage).write(path, taken)
+    store.publish(referring(3, 1))
+    store.retire(CheckpointId(3))
+    assert (store.listing().valid, shared(storage)) == ((3,), [])
+
+
 def test_claims_and_notes_of_long_ago_are_forgotten_but_never_the_newest() -> None:
     storage, store = claimed()
     for _ in range(3 * ATTEMPTS_KEPT):
