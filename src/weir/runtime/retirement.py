@@ -10,7 +10,8 @@ Laws:
      has seen then is all that a newer driver could build on.
   3. Names are never used twice, so a delete that comes late, be it by hours, and from a
      driver that was overtaken meanwhile, meets nothing but what was to go.
-  4. A directory is never deleted with what is in it: only what we know by name goes.
+  4. A directory is never deleted with what is in it: only what we know by name goes. What
+     sources keep is known to them alone, and goes as a whole with a lineage that is over.
 """
 
 from __future__ import annotations
@@ -78,16 +79,15 @@ class Retirement:
 
     def clear_others(self) -> None:
         """Delete what earlier lineages have left of checkpoints, and of what sources kept. Savepoints stay, and so do
-        claims: whoever is left of an earlier run must find that it was overtaken."""
-        others = [name for name in self._directory.list("") if layout.is_lineage(name) and name != self._lineage]
-        doomed = [path for lineage in others for path in files_of_lineage(self._directory, lineage)]
-        doomed += [note.path for note in self._attempts.notes() if note.lineage != self._lineage]
-        for start in range(0, len(doomed), DELETES_BETWEEN_LOOKS):
-            self._attempts.check_newest()
-            for path in doomed[start : start + DELETES_BETWEEN_LOOKS]:
-                self._directory.delete(path)
+        claims: whoever is left of an earlier run must find that it was overtaken. A lineage that has not noted a start
+        is none: sources begin before their driver claims an attempt, which may be just about to."""
+        notes = [note for note in self._attempts.notes() if note.lineage != self._lineage]
+        others = sorted({note.lineage for note in notes if note.note == "start"})
+        self._delete_of_job([path for lineage in others for path in files_of_lineage(self._directory, lineage)])
         for lineage in others:
             prune_all(self._directory, lineage)
+        # The notes last: by them the next run finds what this one has not come to.
+        self._delete_of_job([note.path for note in notes if note.lineage in others])
 
     def _checkpoints(self) -> dict[CheckpointId, list[str]]:
         """The checkpoints of which anything is there, with the names of their files."""
@@ -126,10 +126,13 @@ class Retirement:
         return self._named[checkpoint][1]
 
     def _delete(self, paths: list[str]) -> None:
+        self._delete_of_job([f"{self._lineage}/{path}" for path in paths])
+
+    def _delete_of_job(self, paths: list[str]) -> None:
         for start in range(0, len(paths), DELETES_BETWEEN_LOOKS):
             self._attempts.check_newest()
             for path in paths[start : start + DELETES_BETWEEN_LOOKS]:
-                self._storage.delete(path)
+                self._directory.delete(path)
 
 
 def files_of_lineage(storage: Storage, lineage: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.runtime.fakes import FaultyStorage
-from tests.unit.runtime.stores import LIFE, claimed, files_of, manifest, newest, store_of
+from tests.unit.runtime.stores import LIFE, NEXT_LIFE, claimed, files_of, manifest, newest, store_of
 from weir.errors import CheckpointError, CorruptCheckpoint, OwnershipError, StorageUnavailable
 from weir.ids import AttemptId, CheckpointId, Uid
 from weir.runtime import layout
@@ -244,6 +244,40 @@ def test_claims_and_notes_of_long_ago_are_forgotten_but_never_the_newest() -> No
     left = [a for name in storage.list(layout.ATTEMPTS) if (a := layout.claimed_attempt(name)) is not None]
     assert left == list(range(claim.attempt - ATTEMPTS_KEPT + 1, claim.attempt + 1))
     assert newest(store_of(storage).claim()) == (claim.attempt + 1, claim.next_checkpoint)
+
+
+# --- Other lineages ---------------------------------------------------------------------------------------
+
+
+def test_a_start_in_progress_keeps_what_its_sources_have_copied() -> None:
+    """Two begin where nothing is. The sources of the second are ready before it claims."""
+    storage = FaultyStorage()
+    first, second = store_of(storage), store_of(storage, NEXT_LIFE)
+    first.adopt("run-1", resume=False)
+    second.adopt("run-2", resume=False)
+    for lineage in (LIFE, NEXT_LIFE):
+        storage.write(f"{lineage}/sources/table/rows/part-0", b"rows")
+    first.claim()
+    first.clear_others()
+    second.claim()
+    second.clear_others()
+    assert storage.list(f"{NEXT_LIFE}/sources/table") == ["rows"]
+    assert LIFE not in storage.list(""), "it has lost, and nobody needs what it copied"
+
+
+def test_what_is_left_of_a_lineage_is_found_by_its_notes_until_all_of_it_is_gone() -> None:
+    storage, store = claimed()
+    store.publish(referring(1, 1, upload(storage, 1, 1)))
+    store.finish()
+    following = store_of(storage, NEXT_LIFE)
+    following.claim()
+    storage.fail("delete", None, LOST)
+    with pytest.raises(StorageUnavailable):
+        following.clear_others()
+    assert LIFE in {note.lineage for note in following._attempts.notes()}
+    following.clear_others()
+    assert {note.lineage for note in following._attempts.notes()} == {NEXT_LIFE}
+    assert LIFE not in storage.list("")
 
 
 # --- Going back -------------------------------------------------------------------------------------------
