@@ -125,7 +125,8 @@ class Storage(Protocol):
         """Remove a file or a directory with all below it; nothing happens when it is not there."""
 
     def prune(self, path: str) -> None:
-        """Remove a directory that is empty; nothing happens when it is not, or where there are no directories."""
+        """Remove a directory that is empty; nothing happens when it is not, or where there are no directories. What a
+        writer that died long ago has left half-written, and nobody sees, goes with it."""
 
     def move(self, source: str, target: str) -> None:
         """Give a file another name, durably; at the new one it appears at once. FileNotFoundError when `source` is not

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import filecmp
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +25,9 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NOT_PRUNED = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 TEMPORARY = ".weir-tmp-"
 """Files that begin like this are half-written and never listed."""
+
+ABANDONED_AFTER_S = 3600.0
+"""A temporary file that is older was left by a writer that died: others rename theirs at once."""
 
 
 def checked(path: str) -> str:
@@ -114,6 +118,7 @@ class LocalStorage:
         target = self._at(path)
         with translated(target, "remove directory"):
             try:
+                _remove_abandoned(target)
                 os.rmdir(target)
             except OSError as error:
                 if error.errno not in _NOT_PRUNED:
@@ -215,6 +220,20 @@ def _sync_directory(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _remove_abandoned(directory: str) -> None:
+    with os.scandir(directory) as entries:
+        temporaries = [entry for entry in entries if entry.name.startswith(TEMPORARY)]
+    for entry in temporaries:
+        with suppress(FileNotFoundError):  # it was renamed just now
+            if is_abandoned(entry.stat(follow_symlinks=False).st_mtime):
+                os.unlink(entry.path)
+
+
+def is_abandoned(modified_s: float) -> bool:
+    """Whether nobody will ever give a temporary file its name."""
+    return time.time() - modified_s > ABANDONED_AFTER_S
 
 
 def _remove_tree(path: str) -> None:

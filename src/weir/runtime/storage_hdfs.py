@@ -19,7 +19,7 @@ import pyarrow as pa
 from weir.errors import ConfigError, StorageFull, StorageUnavailable
 from weir.runtime.file_details import FileDetails
 from weir.runtime.ranged_reads import ranged_file
-from weir.runtime.storage_files import TEMPORARY, checked
+from weir.runtime.storage_files import TEMPORARY, checked, is_abandoned
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileStatus
@@ -106,6 +106,7 @@ class HdfsStorage:
         with self._translated(self._name(path), "remove directory"):
             if not self.is_directory(path):
                 return
+            self._remove_abandoned(self._at(path))
             try:
                 self._client.delete(self._at(path), False)
             except RuntimeError as error:
@@ -175,6 +176,12 @@ class HdfsStorage:
         # A file lists itself, under its own path.
         inside = [status for status in found if status.path.rstrip("/") != self._at(path)]
         return sorted((status for status in inside if not _name_of(status).startswith(TEMPORARY)), key=_name_of)
+
+    def _remove_abandoned(self, directory: str) -> None:
+        with suppress(FileNotFoundError):  # another one has removed it just now
+            for status in list(self._client.list_status(directory, False)):
+                if _name_of(status).startswith(TEMPORARY) and is_abandoned(status.modification_time / 1_000):
+                    self._client.delete(status.path, False)
 
     def _kind(self, target: str) -> str | None:
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,7 @@ from weir.runtime import layout
 from weir.runtime.attempts import ATTEMPTS_KEPT
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.state_files import CheckpointFiles
+from weir.runtime.storage_files import TEMPORARY, LocalStorage
 from weir.snapshot.manifest import Manifest, OperatorSnapshot, PartOf, checksum
 from weir.snapshot.messages import FileRef, StatePart
 
@@ -126,6 +129,18 @@ def test_finishing_sweeps_up_what_late_uploads_have_left() -> None:
     upload(storage, 1, attempt=1)
     store.finish()
     assert [name for name in files_of(storage).list("") if layout.checkpoint_of(name)] == ["chk-0000000002"]
+
+
+def test_a_checkpoint_whose_writer_was_killed_leaves_no_directory_behind(tmp_path: Path) -> None:
+    store = store_of(LocalStorage(str(tmp_path)))
+    store.claim()
+    half = tmp_path / LIFE / "chk-0000000001" / f"{TEMPORARY}abc"
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"half a manifest")
+    os.utime(half, (0, 0))
+    store.publish(manifest(2, 1))
+    store.retire(CheckpointId(2))
+    assert store.storage.list("") == ["chk-0000000002"]
 
 
 # --- Two at once ------------------------------------------------------------------------------------------

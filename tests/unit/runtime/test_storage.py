@@ -5,7 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -20,6 +24,7 @@ from weir.runtime.storage import (
     register_scheme,
 )
 from weir.runtime.storage_files import LocalStorage
+from weir.runtime.storage_hdfs import HdfsStorage
 
 
 def test_an_unknown_scheme_is_refused_by_name_with_the_known_ones() -> None:
@@ -162,6 +167,45 @@ def test_a_half_written_temporary_file_is_never_listed(tmp_path: Path) -> None:
     (tmp_path / f"{storage_files.TEMPORARY}abc").write_bytes(b"half")
     assert storage.list("") == []
     assert storage.sizes("") == {}
+
+
+def test_what_a_dead_writer_left_keeps_no_directory_and_what_a_live_one_writes_does(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    for name in ("dead", "alive"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{storage_files.TEMPORARY}abc").write_bytes(b"half")
+    long_ago = time.time() - 2 * storage_files.ABANDONED_AFTER_S
+    os.utime(tmp_path / "dead" / f"{storage_files.TEMPORARY}abc", (long_ago, long_ago))
+    for name in ("dead", "alive"):
+        storage.prune(name)
+    assert storage.list("") == ["alive"]
+    assert os.listdir(tmp_path / "alive") == [f"{storage_files.TEMPORARY}abc"]
+
+
+class OneHdfsDirectory:
+    """As much of HDFS's client as is asked for when a directory is removed."""
+
+    def __init__(self, modified_ms: dict[str, float]) -> None:
+        self.modified_ms = modified_ms
+        self.deleted: list[str] = []
+
+    def get_file_info(self, path: str) -> SimpleNamespace:
+        return SimpleNamespace(isdir=True)
+
+    def list_status(self, path: str, recursive: bool) -> Iterator[SimpleNamespace]:
+        for name, modified_ms in self.modified_ms.items():
+            yield SimpleNamespace(path=f"{path}/{name}", isdir=False, modification_time=modified_ms)
+
+    def delete(self, path: str, recursive: bool) -> None:
+        assert not recursive
+        self.deleted.append(path)
+
+
+def test_hdfs_too_removes_what_dead_writers_left_and_nothing_else() -> None:
+    dead, alive = f"{storage_files.TEMPORARY}dead", f"{storage_files.TEMPORARY}alive"
+    client: Any = OneHdfsDirectory({dead: 0, alive: time.time() * 1_000, "mine": 0})
+    HdfsStorage(client, "/root", location="hdfs://root").prune("chk")
+    assert client.deleted == [f"/root/chk/{dead}", "/root/chk"]
 
 
 def test_memory_refuses_what_goes_beyond_its_limit_and_keeps_what_it_has() -> None:
