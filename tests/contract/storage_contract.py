@@ -167,6 +167,11 @@ class StorageContract:
         assert storage.read("part").to_pybytes() == b"rows"
         assert storage.list("pending") == []
 
+    def test_a_file_is_a_directory_with_nothing_in_it(self, storage: Storage) -> None:
+        storage.write("dir/file", b"x")
+        assert storage.list("dir/file") == []
+        assert readable(storage).sizes("dir/file") == {}
+
     def test_prune_removes_only_what_is_empty(self, storage: Storage) -> None:
         for path in ("full/one", "empty/one"):
             storage.write(path, b"x")

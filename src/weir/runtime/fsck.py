@@ -23,6 +23,8 @@ from weir.runtime.state_files import CheckpointFiles
 from weir.runtime.storage import Below
 from weir.snapshot.manifest import Manifest, decode
 
+_OURS = (layout.JOB_FILE, layout.ATTEMPTS, layout.SAVEPOINTS)
+
 Progress = Callable[[str], None]
 """Told the path of each file before it is read."""
 
@@ -48,6 +50,8 @@ class Report:
     """Damage that belongs to no single checkpoint."""
     leftovers: list[str] = field(default_factory=list)
     """Paths of files that nobody needs: safe to delete."""
+    strays: list[str] = field(default_factory=list)
+    """Paths of what Weir did not write: they are left alone."""
 
     @property
     def is_whole(self) -> bool:
@@ -59,6 +63,11 @@ def job_directories(storage: Storage) -> list[str]:
     if layout.JOB_FILE in storage.list(""):
         return [""]
     return [name for name in storage.list("") if layout.JOB_FILE in storage.list(name)]
+
+
+def strays_beside(storage: Storage, directories: list[str]) -> list[str]:
+    """What else there is beside these job directories."""
+    return [] if directories == [""] else [name for name in storage.list("") if name not in directories]
 
 
 def examined(storage: Storage, progress: Progress = lambda path: None) -> Report:
@@ -79,6 +88,7 @@ def examined(storage: Storage, progress: Progress = lambda path: None) -> Report
         _check_lineage(storage, report, report.lineage, progress)
     for name in storage.list(layout.SAVEPOINTS):
         _check_savepoint(Below(storage, f"{layout.SAVEPOINTS}/{name}"), name, report, progress)
+    report.strays += [name for name in storage.list("") if name not in _OURS and not layout.is_lineage(name)]
     return report
 
 
@@ -172,6 +182,9 @@ def _checked(below: Storage, name: str, manifest: Manifest, progress: Progress) 
 
 def _check_savepoint(below: Storage, name: str, report: Report, progress: Progress) -> None:
     shown = f"{layout.SAVEPOINTS}/{name}"
+    if not below.list(""):
+        report.strays.append(shown)
+        return
     try:
         manifest = decode(below.read(layout.MANIFEST).to_pybytes())
     except FileNotFoundError:

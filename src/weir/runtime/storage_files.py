@@ -102,7 +102,7 @@ class LocalStorage:
         with translated(self._at(path), "list"):
             try:
                 return sorted(name for name in os.listdir(self._at(path)) if not name.startswith(TEMPORARY))
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return []
 
     def delete(self, path: str) -> None:
@@ -146,7 +146,7 @@ class LocalStorage:
             try:
                 with os.scandir(self._at(path)) as entries:
                     found = {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return {}
         return {name: found[name] for name in sorted(found) if not name.startswith(TEMPORARY)}
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from weir.errors import ConfigError
-from weir.runtime.fsck import Report, examined, job_directories
+from weir.runtime.fsck import Report, examined, job_directories, strays_beside
 from weir.runtime.fsck import repair as repaired
 from weir.runtime.storage import Below, open_storage
 
@@ -20,6 +20,8 @@ def run_fsck(location: str, *, repair: bool, as_json: bool) -> bool:
     directories = job_directories(storage)
     if not directories:
         raise ConfigError(f"{location} holds no checkpoints of a job: there is no job.json in it, nor directly below")
+    for name in strays_beside(storage, directories):
+        typer.echo(_stray(name), err=as_json)
     progress, reports = Console(stderr=True), []
     for directory in directories:
         below = Below(storage, directory) if directory else storage
@@ -43,7 +45,13 @@ def _show(report: Report, removed: int, *, repair: bool) -> None:
             typer.echo(f"    {problem}")
     for problem in report.problems:
         typer.echo(f"  {problem}")
+    for path in report.strays:
+        typer.echo(f"  {_stray(path)}")
     if repair:
         typer.echo(f"  {removed} leftovers removed")
     elif report.leftovers:
         typer.echo(f"  {len(report.leftovers)} leftovers that nobody needs; --repair removes them")
+
+
+def _stray(path: str) -> str:
+    return f"{path} was not written by Weir, and is left alone"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.unit.runtime.fakes import FaultyStorage
 from tests.unit.runtime.stores import LIFE, NEXT_LIFE, files_of, newest, store_of
 from tests.unit.runtime.test_retirement import check_whole, referring, share, upload
 from weir.ids import AttemptId, CheckpointId
 from weir.runtime import layout
-from weir.runtime.fsck import examined, job_directories, repair
+from weir.runtime.fsck import examined, job_directories, repair, strays_beside
 from weir.runtime.storage import Below
+from weir.runtime.storage_files import LocalStorage
 from weir.snapshot.manifest import encode
 
 
@@ -108,3 +111,20 @@ def test_a_location_may_be_one_job_or_several() -> None:
     storage.write("other/thing", b"x")
     assert job_directories(storage) == ["first", "second"]
     assert job_directories(Below(storage, "first")) == [""]
+
+
+def test_files_of_the_users_are_named_and_nothing_else_happens_to_them(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    for name in ("first", "second"):
+        store_of(Below(storage, name), job=name).adopt("run-1", resume=False)
+    for path in ("README", "first/thesis.txt", "first/savepoints/notes.txt", "first/photos/1.jpg"):
+        storage.write(path, b"x")
+    assert job_directories(storage) == ["first", "second"]
+    assert strays_beside(storage, ["first", "second"]) == ["README"]
+    first = Below(storage, "first")
+    assert strays_beside(first, job_directories(first)) == []
+    report = examined(first)
+    assert report.is_whole
+    assert sorted(report.strays) == ["photos", "savepoints/notes.txt", "thesis.txt"]
+    repair(first, report)
+    assert first.read("savepoints/notes.txt").to_pybytes() == b"x"

@@ -1,4 +1,4 @@
-"""`weir state` and `weir check`: what they show, and when they fail."""
+"""`weir state`, `weir fsck` and `weir check`: what they show, and when they fail."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from tests.unit.api.test_upgrade import checkpoint as checkpoint  # the fixture
+from tests.unit.runtime.stores import store_of
+from weir.runtime.storage_files import LocalStorage
 from weir.service.cli import application
 
 NEW_JOB = """
@@ -41,6 +43,18 @@ def test_state_of_something_else_is_a_clear_error(tmp_path: Path) -> None:
     code, output = invoke("state", tmp_path)
     assert code == 1
     assert "is no savepoint" in " ".join(output.replace("│", " ").split())
+
+
+def test_fsck_names_files_of_the_users_and_does_not_mind_them(tmp_path: Path) -> None:
+    store_of(LocalStorage(str(tmp_path / "job"))).adopt("run-1", resume=False)
+    (tmp_path / "README").touch()
+    (tmp_path / "job" / "thesis.txt").touch()
+    code, output = invoke("fsck", tmp_path)
+    assert code == 0
+    for name in ("README", "thesis.txt"):
+        assert f"{name} was not written by Weir" in output
+    result = CliRunner().invoke(application(), ["fsck", str(tmp_path), "--json"])
+    assert [report["strays"] for report in json.loads(result.stdout)] == [["thesis.txt"]]
 
 
 def test_check_says_what_a_changed_job_would_lose_and_does_not_start_it(checkpoint: Path, tmp_path: Path) -> None:
