@@ -4,6 +4,14 @@ Comes in: the storage of a job's directory. Goes out: what was found, checkpoint
 checkpoint and file by file; with `repair`, deletions of leftovers. May run beside the job:
 what its retirement takes away meanwhile is not called damage, and what may still become
 part of a checkpoint is no leftover.
+
+Laws:
+  1. Where anything is damaged, or nobody can say which lineage a resume goes on with,
+     nothing is a leftover.
+  2. Nor is anything of another lineage as long as the job has no checkpoint of its own: it
+     may have been started from there.
+  3. Nor is what sources keep, unless the start of their lineage is noted: they begin
+     before that.
 """
 
 from __future__ import annotations
@@ -24,6 +32,8 @@ from weir.runtime.storage import Below
 from weir.snapshot.manifest import Manifest, decode
 
 _OURS = (layout.JOB_FILE, layout.ATTEMPTS, layout.SAVEPOINTS)
+_UNKNOWN = "?"
+_NO_EXPIRY = "If a lifecycle rule of the bucket expires old objects, end it: what a job needs may be as old as the job"
 
 Progress = Callable[[str], None]
 """Told the path of each file before it is read."""
@@ -49,7 +59,9 @@ class Report:
     problems: list[str] = field(default_factory=list)
     """Damage that belongs to no single checkpoint."""
     leftovers: list[str] = field(default_factory=list)
-    """Paths of files that nobody needs: safe to delete."""
+    """Paths of files that nobody needs, and of directories of checkpoints that are over and seem empty."""
+    unclaimed: list[str] = field(default_factory=list)
+    """Paths of what sources keep for starts that have not claimed anything: under way, or given up."""
     strays: list[str] = field(default_factory=list)
     """Paths of what Weir did not write: they are left alone."""
 
@@ -60,9 +72,9 @@ class Report:
 
 def job_directories(storage: Storage) -> list[str]:
     """The job directories at a location: itself, as an empty path, or those directly below."""
-    if layout.JOB_FILE in storage.list(""):
+    if _is_job(storage):
         return [""]
-    return [name for name in storage.list("") if layout.JOB_FILE in storage.list(name)]
+    return [name for name in storage.list("") if _is_job(Below(storage, name))]
 
 
 def strays_beside(storage: Storage, directories: list[str]) -> list[str]:
@@ -72,20 +84,17 @@ def strays_beside(storage: Storage, directories: list[str]) -> list[str]:
 
 def examined(storage: Storage, progress: Progress = lambda path: None) -> Report:
     """Look at everything in one job's directory, and read every file that a checkpoint names."""
-    report = Report("?")
-    try:
-        report.job = read_record(storage, layout.JOB_FILE)["job"]
-    except CorruptCheckpoint as error:
-        report.problems.append(str(error))
-    report.lineage = current_lineage(storage)
+    report = Report(_UNKNOWN, current_lineage(storage))
+    _check_owner(storage, report)
     for name in storage.list(layout.ATTEMPTS):
         if layout.claimed_attempt(name) is not None or AttemptNote.parse(name) is not None:
             _check_record(storage, f"{layout.ATTEMPTS}/{name}", report)
-    for name in storage.list(""):
-        if layout.is_lineage(name) and name != report.lineage:
-            report.leftovers += files_of_lineage(storage, name)
-    if report.lineage is not None:
+    if lost := _lost_lineages(storage):
+        for lineage in lost:
+            _check_lost(storage, report, lineage, progress)
+    elif report.lineage is not None:
         _check_lineage(storage, report, report.lineage, progress)
+    report.unclaimed += _unclaimed(storage)
     for name in storage.list(layout.SAVEPOINTS):
         _check_savepoint(Below(storage, f"{layout.SAVEPOINTS}/{name}"), name, report, progress)
     report.strays += [name for name in storage.list("") if name not in _OURS and not layout.is_lineage(name)]
@@ -93,14 +102,51 @@ def examined(storage: Storage, progress: Progress = lambda path: None) -> Report
 
 
 def repair(storage: Storage, report: Report) -> int:
-    """Delete the leftovers, if nobody has taken the job over since they were found. How many there were."""
+    """Delete the leftovers, if nobody has taken the job over since they were found. How many of them are gone."""
     if current_lineage(storage) != report.lineage:
         return 0
-    for path in report.leftovers:
-        storage.delete(path)
-    for lineage in {path.partition("/")[0] for path in report.leftovers}:
+    removed = sum(_remove(storage, path) for path in report.leftovers)
+    for directory in {path.rpartition("/")[0] for path in report.leftovers}:
+        if layout.checkpoint_of(directory.rpartition("/")[2]) is not None:
+            storage.prune(directory)
+    for lineage in {path.partition("/")[0] for path in report.leftovers} - {report.lineage}:
         prune_all(storage, lineage)
-    return len(report.leftovers)
+    return removed
+
+
+def _remove(storage: Storage, path: str) -> bool:
+    """Whether it is gone: a directory stays while somebody may be writing in it."""
+    directory, _, name = path.rpartition("/")
+    if layout.checkpoint_of(name) is None:
+        storage.delete(path)
+        return True
+    storage.prune(path)
+    return name not in storage.list(directory)
+
+
+# --- Whose it is --------------------------------------------------------------------------------------
+
+
+def _is_job(storage: Storage) -> bool:
+    """By its owner or, where that is lost, by its notes."""
+    return layout.JOB_FILE in storage.list("") or bool(_notes(storage))
+
+
+def _notes(storage: Storage) -> list[AttemptNote]:
+    return [note for name in storage.list(layout.ATTEMPTS) if (note := AttemptNote.parse(name)) is not None]
+
+
+def _started(notes: list[AttemptNote]) -> set[Lineage]:
+    return {note.lineage for note in notes if note.note == "start"}
+
+
+def _check_owner(storage: Storage, report: Report) -> None:
+    try:
+        report.job = read_record(storage, layout.JOB_FILE)["job"]
+    except FileNotFoundError:
+        report.problems.append(f"{layout.JOB_FILE} is gone; the next start writes it again. {_NO_EXPIRY}")
+    except CorruptCheckpoint as error:
+        report.problems.append(str(error))
 
 
 def _check_record(storage: Storage, path: str, report: Report) -> None:
@@ -112,45 +158,79 @@ def _check_record(storage: Storage, path: str, report: Report) -> None:
         report.problems.append(str(error))
 
 
+# --- Lineages -----------------------------------------------------------------------------------------
+
+
+def _lost_lineages(storage: Storage) -> list[Lineage]:
+    """Those that a resume ought to go on with, and would not find: their start is not noted, and nothing is newer."""
+    # The manifests first: whoever has written one had noted its start.
+    filled = [lineage for lineage in _lineages(storage) if _manifests(storage, lineage)]
+    notes = _notes(storage)
+    if not notes:
+        return filled
+    newest = max(notes, key=lambda note: note.attempt).lineage
+    return [] if newest in _started(notes) else [newest]
+
+
+def _check_lost(storage: Storage, report: Report, lineage: Lineage, progress: Progress) -> None:
+    _check_checkpoints(storage, report, lineage, progress)
+    checkpoints = _manifests(storage, lineage)
+    newest = f"{lineage}/{layout.checkpoint_directory(max(checkpoints))}" if checkpoints else f"{lineage}/chk-…"
+    report.problems.append(
+        f"no start of lineage {lineage} is noted in {layout.ATTEMPTS}/, so a resume would not find {newest}. Bring the "
+        f"notes back, or start from the checkpoint by its name (weir run --from LOCATION/{newest}). {_NO_EXPIRY}"
+    )
+
+
 def _check_lineage(storage: Storage, report: Report, lineage: Lineage, progress: Progress) -> None:
+    named = _check_checkpoints(storage, report, lineage, progress)
+    is_resumable = _check_line(storage, report, lineage)
+    if not (named and is_resumable and report.is_whole):
+        return
+    report.leftovers += [f"{lineage}/{path}" for path in _orphans(Below(storage, lineage), named)]
+    started = _started(_notes(storage))
+    for other in _lineages(storage):
+        if other != lineage:
+            report.leftovers += _left_of(storage, other, is_started=other in started)
+
+
+def _check_checkpoints(
+    storage: Storage, report: Report, lineage: Lineage, progress: Progress
+) -> dict[CheckpointId, set[str]]:
+    """The files that each checkpoint of a lineage names."""
     below = Below(storage, lineage)
     named: dict[CheckpointId, set[str]] = {}
-    damaged = False
-    for name in below.list(""):
-        checkpoint = layout.checkpoint_of(name)
-        if checkpoint is None or layout.MANIFEST not in below.list(name):
-            continue
-        path = layout.manifest_path(checkpoint)
+    for checkpoint in _manifests(storage, lineage):
+        name = f"{lineage}/{layout.checkpoint_directory(checkpoint)}"
         try:
-            manifest = decode(below.read(path).to_pybytes())
+            manifest = decode(below.read(layout.manifest_path(checkpoint)).to_pybytes())
         except FileNotFoundError:
             continue  # retired meanwhile
         except CheckpointError as error:
-            damaged = True
-            report.checkpoints.append(CheckedCheckpoint(f"{lineage}/{name}", 0, 0, (str(error),)))
+            report.checkpoints.append(CheckedCheckpoint(name, 0, 0, (str(error),)))
             continue
+        report.job = manifest.job if report.job == _UNKNOWN else report.job
         named[checkpoint] = {file.path for file in manifest.files}
-        checked = _checked(below, f"{lineage}/{name}", manifest, progress)
-        if layout.MANIFEST in below.list(name):
+        checked = _checked(below, name, manifest, progress)
+        if layout.MANIFEST in storage.list(name):
             report.checkpoints.append(checked)
-    _check_line(storage, report, lineage)
-    if named and not damaged:
-        report.leftovers += [f"{lineage}/{path}" for path in _orphans(below, named)]
+    return named
 
 
-def _check_line(storage: Storage, report: Report, lineage: Lineage) -> None:
-    """Whether what a resume would start from is there."""
+def _check_line(storage: Storage, report: Report, lineage: Lineage) -> bool:
+    """Look whether what a resume would start from is there. Whether it would start from a checkpoint."""
     try:
         listing = CheckpointStore(storage, report.job, lineage=lineage).listing()
     except CheckpointError as error:
         if str(error) not in report.problems:
             report.problems.append(str(error))
-        return
+        return False
     if listing.missing is not None:
         path = layout.manifest_path(listing.missing)
         report.problems.append(
             f"{lineage}/{path} was complete, and is gone or damaged: the job cannot be resumed from it"
         )
+    return listing.newest is not None
 
 
 def _orphans(below: Storage, named: dict[CheckpointId, set[str]]) -> Iterator[str]:
@@ -160,12 +240,43 @@ def _orphans(below: Storage, named: dict[CheckpointId, set[str]]) -> Iterator[st
     for name in below.list(""):
         checkpoint = layout.checkpoint_of(name)
         if checkpoint is not None and checkpoint < newest:
-            ours = [f"{name}/{file}" for file in below.list(name) if layout.is_of_checkpoint(file)]
+            files = below.list(name)
+            ours = [f"{name}/{file}" for file in files if layout.is_of_checkpoint(file)]
             yield from (path for path in ours if path not in used and path != layout.manifest_path(checkpoint))
+            if not files:
+                yield name
     for name in below.list(layout.SHARED):
         since, path = layout.shared_since(name), f"{layout.SHARED}/{name}"
         if since is not None and since < newest and path not in used:
             yield path
+
+
+def _left_of(storage: Storage, lineage: Lineage, *, is_started: bool) -> Iterator[str]:
+    """What is left of a lineage that is over."""
+    kept = f"{lineage}/{layout.SOURCES}"
+    yield from (path for path in files_of_lineage(storage, lineage) if is_started or path != kept)
+    for name in storage.list(lineage):
+        if layout.checkpoint_of(name) is not None and not storage.list(f"{lineage}/{name}"):
+            yield f"{lineage}/{name}"
+
+
+def _unclaimed(storage: Storage) -> list[str]:
+    started = _started(_notes(storage))
+    begun = [lineage for lineage in _lineages(storage) if storage.list(lineage) == [layout.SOURCES]]
+    return [f"{lineage}/{layout.SOURCES}" for lineage in begun if lineage not in started]
+
+
+def _lineages(storage: Storage) -> list[Lineage]:
+    return [Lineage(name) for name in storage.list("") if layout.is_lineage(name)]
+
+
+def _manifests(storage: Storage, lineage: Lineage) -> list[CheckpointId]:
+    """The checkpoints of a lineage that have one, oldest first."""
+    found = [(name, id) for name in storage.list(lineage) if (id := layout.checkpoint_of(name)) is not None]
+    return sorted(id for name, id in found if layout.MANIFEST in storage.list(f"{lineage}/{name}"))
+
+
+# --- Files --------------------------------------------------------------------------------------------
 
 
 def _checked(below: Storage, name: str, manifest: Manifest, progress: Progress) -> CheckedCheckpoint:

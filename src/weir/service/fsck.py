@@ -37,7 +37,7 @@ def run_fsck(location: str, *, repair: bool, as_json: bool) -> bool:
 
 
 def _show(report: Report, removed: int, *, repair: bool) -> None:
-    typer.echo(f"job {report.job!r}, lineage {report.lineage or '(none has started)'}")
+    typer.echo(f"job {report.job!r}, lineage {report.lineage or '(no start is noted)'}")
     for checked in report.checkpoints:
         verdict = "whole" if not checked.problems else "DAMAGED"
         typer.echo(f"  {checked.name}  {checked.files} files, {checked.bytes:,} bytes: {verdict}")
@@ -45,6 +45,8 @@ def _show(report: Report, removed: int, *, repair: bool) -> None:
             typer.echo(f"    {problem}")
     for problem in report.problems:
         typer.echo(f"  {problem}")
+    for path in report.unclaimed:
+        typer.echo(f"  {path} was copied for a start that has claimed nothing: if none is under way, delete it")
     for path in report.strays:
         typer.echo(f"  {_stray(path)}")
     if repair:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import pytest
+
 from tests.unit.runtime.fakes import FaultyStorage
-from tests.unit.runtime.stores import LIFE, NEXT_LIFE, files_of, newest, store_of
+from tests.unit.runtime.stores import LIFE, NEXT_LIFE, files_of, manifest, newest, store_of
 from tests.unit.runtime.test_retirement import check_whole, referring, share, upload
 from weir.ids import AttemptId, CheckpointId
 from weir.runtime import layout
 from weir.runtime.fsck import examined, job_directories, repair, strays_beside
 from weir.runtime.storage import Below
-from weir.runtime.storage_files import LocalStorage
+from weir.runtime.storage_files import TEMPORARY, LocalStorage
 from weir.snapshot.manifest import encode
 
 
@@ -24,6 +27,15 @@ def with_checkpoints() -> FaultyStorage:
     base = share(storage, 1)
     for checkpoint in (1, 2):
         store.publish(referring(checkpoint, 1, base, upload(storage, checkpoint, 1)))
+    return storage
+
+
+def with_finished_run() -> FaultyStorage:
+    """The same, and there will be no more of them."""
+    storage = with_checkpoints()
+    store = store_of(storage)
+    store.claim()
+    store.finish()
     return storage
 
 
@@ -84,6 +96,81 @@ def test_leftovers_are_found_and_removed_and_nothing_that_is_named_or_under_way_
     assert files_of(storage).list("chk-0000000001") == ["a1-op-0-values", "manifest.json", "mine.txt"]
     assert len(files_of(storage).list("shared")) == 2
     assert newest(store_of(storage).claim())[1] == 2
+
+
+def test_without_any_note_nothing_is_a_leftover_and_the_checkpoints_are_named() -> None:
+    storage = with_checkpoints()
+    storage.delete("attempts")
+    report = examined(storage)
+    assert (report.leftovers, report.lineage) == ([], None)
+    assert len(report.checkpoints) == 2
+    assert f"weir run --from LOCATION/{LIFE}/chk-0000000002" in report.problems[0]
+    assert repair(storage, report) == 0
+    assert examined(storage).checkpoints == report.checkpoints
+
+
+@pytest.mark.parametrize("oldest", ["attempts/0000000001.claim", "job.json"])
+def test_notes_that_a_lifecycle_rule_has_expired_are_missed(oldest: str) -> None:
+    """The job ran for longer than objects may live; what it wrote last is there."""
+    storage = with_checkpoints()
+    for path in (oldest, f"attempts/0000000001.{LIFE}.start"):
+        storage.delete(path)
+    assert job_directories(storage) == [""]
+    report = examined(storage)
+    assert (report.job, report.leftovers) == ("job", [])
+    assert "lifecycle rule" in report.problems[-1]
+    assert f"would not find {LIFE}/chk-0000000002" in report.problems[-1]
+
+
+def test_a_newer_lineage_whose_start_is_gone_is_no_leftover_of_the_one_before() -> None:
+    storage = with_finished_run()
+    following = store_of(storage, NEXT_LIFE)
+    following.publish(manifest(3, following.claim().attempt))
+    storage.delete(f"attempts/0000000003.{NEXT_LIFE}.start")
+    report = examined(storage)
+    assert report.leftovers == []
+    assert NEXT_LIFE in report.problems[0]
+
+
+def test_nothing_of_another_lineage_is_a_leftover_until_the_job_has_a_checkpoint_of_its_own() -> None:
+    """A job may have been started from a checkpoint of an earlier lineage."""
+    storage = with_finished_run()
+    following = store_of(storage, NEXT_LIFE)
+    attempt = following.claim().attempt
+    assert (examined(storage).leftovers, examined(storage).is_whole) == ([], True)
+    following.publish(manifest(3, attempt))
+    report = examined(storage)
+    assert f"{LIFE}/chk-0000000002/manifest.json" in report.leftovers
+    repair(storage, report)
+    assert LIFE not in storage.list("")
+
+
+def test_what_a_start_in_progress_has_copied_is_no_leftover() -> None:
+    storage = with_finished_run()
+    storage.write(f"{NEXT_LIFE}/sources/table/rows/part-0", b"rows")
+    report = examined(storage)
+    assert (report.leftovers, report.unclaimed) == ([], [f"{NEXT_LIFE}/sources"])
+    following = store_of(storage, NEXT_LIFE)
+    following.claim()
+    assert repair(storage, report) == 0
+    assert examined(storage).unclaimed == []
+    assert storage.list(f"{NEXT_LIFE}/sources/table") == ["rows"]
+
+
+def test_a_directory_in_which_a_writer_was_killed_is_a_leftover(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    store = store_of(storage)
+    store.adopt("run-1", resume=False)
+    store.claim()
+    store.publish(manifest(3, 1))
+    for checkpoint in ("chk-0000000001", "chk-0000000002"):
+        (tmp_path / LIFE / checkpoint).mkdir()
+        (tmp_path / LIFE / checkpoint / f"{TEMPORARY}abc").touch()
+    os.utime(tmp_path / LIFE / "chk-0000000001" / f"{TEMPORARY}abc", (0, 0))
+    report = examined(storage)
+    assert report.leftovers == [f"{LIFE}/chk-0000000001", f"{LIFE}/chk-0000000002"]
+    assert repair(storage, report) == 1, "in the other one somebody may be writing"
+    assert examined(storage).leftovers == [f"{LIFE}/chk-0000000002"]
 
 
 def test_nothing_is_removed_when_somebody_has_begun_anew_meanwhile() -> None:
