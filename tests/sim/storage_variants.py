@@ -96,8 +96,6 @@ def fresh_start_clears_before_it_claims() -> AbstractContextManager[None]:
             for name in self._directory.list(""):
                 if layout.is_lineage(name):
                     self._directory.delete(name)
-            for note in self._attempts.notes():
-                self._directory.delete(note.path)
         adopt(self, run, resume)
 
     return patched(CheckpointStore, "adopt", clear)

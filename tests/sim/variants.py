@@ -168,7 +168,9 @@ def retired_before_publication() -> AbstractContextManager[None]:
     original = CheckpointStore.publish
 
     def publish(self: CheckpointStore, manifest: Any) -> None:
-        self.retire(manifest.checkpoint)
+        for name in self.storage.list(""):
+            if (older := layout.checkpoint_of(name)) is not None and older < manifest.checkpoint:
+                self.storage.delete(layout.manifest_path(older))
         original(self, manifest)
 
     return patched(CheckpointStore, "publish", publish)
