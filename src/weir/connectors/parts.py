@@ -2,7 +2,7 @@
 
     part-LINEAGE-UID-00003-2-17-0.parquet           a committed part: its reader may compact, move or delete it
     _weir/owner.json                                whose directory this is
-    _weir/LINEAGE/owner.json                        … and that this lineage of the job writes to it
+    _weir/LINEAGE/owner.json                        … and that this lineage of the job writes to it, in which format
     _weir/LINEAGE/pending/part-…                    a part that no reader sees
     _weir/LINEAGE/commits/UID-0000000012-2-00003    subtask 3 of attempt 2 commits what checkpoint 12 holds
 
@@ -55,7 +55,7 @@ class PartDirectory:
 
     def check(self, owner: SinkOwner, *, format: str, overwrite: bool) -> None:
         """Raise OwnershipError unless the directory is this job's, or may become so. Changes nothing."""
-        found, where = self._owner(), f"sink {owner.name!r}: the directory {self._location}"
+        found, where = self._owner(OWNER), f"sink {owner.name!r}: the directory {self._location}"
         visible = self._visible()
         if found is None:
             if visible:
@@ -66,34 +66,26 @@ class PartDirectory:
                 f"{where} belongs to job {found.get('job')!r}, and this is job {owner.job!r}; "
                 f"give another directory, or remove this one if its content is not needed"
             )
-        if owner.resume and visible and not self._knows(owner.lineage):
-            raise OwnershipError(
-                f"{where} holds output of job {owner.job!r} whose checkpoints are not where the job looks for them, so "
-                "that resuming would write all of it again. Name the directory or URI that has them in Checkpoints.to; "
-                "or, to begin anew, start without resume, with overwrite=True in the sink or another directory"
-            )
-        if not owner.resume and overwrite:
+        if owner.resume:
+            self._check_resumable(owner, where, format=format, visible=visible)
+        elif overwrite:
             self._check_ours(visible)
-        elif not owner.resume and visible:
+        elif visible:
             raise OwnershipError(
                 f"{where} holds output of an earlier run of job {owner.job!r}; go on from its last checkpoint with "
                 f"resume=True, replace the output with overwrite=True in the sink, or give another directory"
             )
-        elif found.get("format") != format and visible:
-            raise OwnershipError(
-                f"{where} holds {found.get('format')} files, and this sink writes {format}; give another directory"
-            )
 
     def adopt(self, owner: SinkOwner, fence: Fence, *, format: str, overwrite: bool) -> None:
         """Make the directory this lineage's own."""
-        mine = json.dumps({"job": owner.job, "format": format, "version": 2}).encode()
-        if not self._storage.create(OWNER, mine):
-            self.check(owner, format=format, overwrite=overwrite)
+        # Every run of the job creates the same, so the answer may be True for what another has created. It is never
+        # replaced: a driver that was overtaken, and does not know, would do so, too.
+        self._storage.create(OWNER, json.dumps({"job": owner.job, "version": 3}).encode())
+        self.check(owner, format=format, overwrite=overwrite)
         if not owner.resume:
             self._clear_others(owner, fence, overwrite=overwrite)
-            # Only now: a job of another format may have had the directory, and nothing in it.
-            self._storage.publish(OWNER, mine)
-        self._storage.publish(owner_path(owner.lineage), mine)
+        fence()
+        self._storage.publish(owner_path(owner.lineage), json.dumps({"job": owner.job, "format": format}).encode())
 
     def recover(self, owner: SinkOwner, uid: str, attempt: AttemptId, keep: Iterable[str], fence: Fence) -> None:
         """Remove the parts that attempts before this one have left pending and no checkpoint will commit."""
@@ -184,17 +176,10 @@ class PartDirectory:
 
     # --- Looking ---
 
-    def _knows(self, lineage: str) -> bool:
-        """Whether this lineage has taken the directory over."""
+    def _owner(self, path: str) -> dict[str, object] | None:
+        """What the owner's file of the directory, or of a lineage, says; None when there is none."""
         try:
-            self._storage.read(owner_path(lineage))
-        except FileNotFoundError:
-            return False
-        return True
-
-    def _owner(self) -> dict[str, object] | None:
-        try:
-            content = self._storage.read(OWNER).to_pybytes()
+            content = self._storage.read(path).to_pybytes()
         except FileNotFoundError:
             return None
         try:
@@ -203,7 +188,7 @@ class PartDirectory:
             owner = None
         if not isinstance(owner, dict):
             raise OwnershipError(
-                f"the directory {self._location} has an unreadable {OWNER}: {content[:80]!r}; "
+                f"the directory {self._location} has an unreadable {path}: {content[:80]!r}; "
                 f"give another directory, or remove this one if its content is not needed"
             )
         return owner
@@ -221,6 +206,19 @@ class PartDirectory:
 
     def _visible(self) -> list[str]:
         return [name for name in self._storage.list("") if not name.startswith(("_", "."))]
+
+    def _check_resumable(self, owner: SinkOwner, where: str, *, format: str, visible: Sequence[str]) -> None:
+        mine = self._owner(owner_path(owner.lineage))
+        if mine is None and visible:
+            raise OwnershipError(
+                f"{where} holds output of job {owner.job!r} whose checkpoints are not where the job looks for them, so "
+                "that resuming would write all of it again. Name the directory or URI that has them in Checkpoints.to; "
+                "or, to begin anew, start without resume, with overwrite=True in the sink or another directory"
+            )
+        if mine is not None and visible and mine.get("format") != format:
+            raise OwnershipError(
+                f"{where} holds {mine.get('format')} files, and this sink writes {format}; give another directory"
+            )
 
     def _check_ours(self, visible: Sequence[str]) -> None:
         for name in visible:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from obstore.store import MemoryStore
 
 from tests.contract.sinks import adopted, context, grant, owner, pending, read_numbers, rows, still_ours
 from weir.connectors import FileSink
@@ -22,6 +24,7 @@ from weir.ids import AttemptId, CheckpointId
 from weir.operators.base import NO_LINEAGE
 from weir.runtime.storage import MemoryStorage, register_scheme
 from weir.runtime.storage_files import LocalStorage
+from weir.runtime.storage_objects import ObjectStorage
 
 NEXT_LIFE = "abcdef0123"
 """The lineage of a run that began anew."""
@@ -137,6 +140,51 @@ def _once(move: Callable[..., None]) -> Callable[..., None]:
         perform(*given)
 
     return moved
+
+
+@pytest.mark.parametrize("call", ["create", "list", "publish"])
+def test_a_driver_that_was_overtaken_while_it_took_the_directory_over_does_not_get_in_the_way(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is frozen inside of a call, and its sink writes another format than its successor's."""
+    storage, is_overtaken = MemoryStorage(1 << 20), []
+    register_scheme("frozen", lambda uri: storage)
+    successor, perform = FileSink("frozen://x", "parquet"), getattr(storage, call)
+
+    def frozen(*given: object) -> object:
+        monkeypatch.undo()
+        is_overtaken.append(True)
+        adopted(successor, owner(lineage=NEXT_LIFE))
+        write_and_commit(successor, 1, lineage=NEXT_LIFE)
+        return perform(*given)
+
+    def fence() -> None:
+        if is_overtaken:
+            raise OwnershipError("another driver has taken over")
+
+    monkeypatch.setattr(storage, call, frozen)
+    with suppress(OwnershipError):
+        FileSink("frozen://x", "csv").adopt(owner(), fence)
+    assert is_overtaken
+    adopted(successor, owner(lineage=NEXT_LIFE, resume=True))
+
+
+def test_a_start_over_output_that_appeared_since_it_was_validated_is_refused_by_object_stores_too() -> None:
+    store = MemoryStore()
+    register_scheme("objects", lambda uri: ObjectStorage(store, "out", location=uri))
+    sink = FileSink("objects://out", "jsonl")
+    adopted(sink, owner())
+    sink.validate(owner(lineage=NEXT_LIFE))
+    write_and_commit(sink, 1)
+    with pytest.raises(OwnershipError, match="earlier run"):
+        sink.adopt(owner(lineage=NEXT_LIFE), still_ours)
+
+
+def test_a_sink_that_resumes_where_nothing_is_may_change_its_format(tmp_path: Path) -> None:
+    adopted(FileSink(tmp_path, "csv"), owner())
+    adopted(FileSink(tmp_path, "jsonl"), owner(resume=True))
+    write_and_commit(FileSink(tmp_path, "jsonl"), 1)
+    adopted(FileSink(tmp_path, "jsonl"), owner(resume=True))
 
 
 def test_overwrite_may_change_the_format(tmp_path: Path) -> None:
