@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from dataclasses import dataclass, replace
 
 from weir.ids import CheckpointId
 from weir.runtime.layout import LINEAGE_PATTERN
+from weir.snapshot.records import seal, unseal
 
 _PART = re.compile(
     rf"part-(?P<lineage>{LINEAGE_PATTERN})-(?P<uid>.+)-(?P<subtask>\d+)-(?P<attempt>\d+)-(?P<epoch>\d+)-(?P<number>\d+)"
@@ -60,11 +60,11 @@ class CommitNote:
 
     @property
     def body(self) -> bytes:
-        return json.dumps({"epoch": self.epoch, "inherited": sorted(self.inherited)}).encode()
+        return seal({"epoch": self.epoch, "inherited": sorted(self.inherited)})
 
-    def read(self, body: bytes) -> CommitNote:
-        """The note, with what its file holds."""
-        found = json.loads(body)
+    def read(self, body: bytes, path: str) -> CommitNote:
+        """The note, with what its file holds, or CorruptCheckpoint, which names the file."""
+        found = unseal(body, path)
         return replace(self, epoch=found["epoch"], inherited=frozenset(found["inherited"]))
 
     def tells_of(self, part: PartName) -> bool:

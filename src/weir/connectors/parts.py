@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pyarrow as pa
 
 from weir.connectors.part_names import CommitNote, PartName
-from weir.errors import CheckpointError, OwnershipError, StorageUnavailable
+from weir.errors import CheckpointError, CorruptCheckpoint, OwnershipError, StorageUnavailable
 from weir.ids import AttemptId, CheckpointId
 from weir.operators.sink import Fence, SinkOwner
 from weir.runtime.layout import is_lineage
@@ -165,7 +165,7 @@ class PartDirectory:
             visible = set(self._storage.list(""))
             missing = [name for name in missing if str(name) not in visible]
         if missing:
-            notes = [self._read_note(lineage, note) for note in self._notes(lineage, uid)]
+            notes = [self._read_note(lineage, note, sink) for note in self._notes(lineage, uid)]
             missing = [name for name in missing if not any(note.tells_of(name) for note in notes)]
         if missing:
             raise CheckpointError(
@@ -198,11 +198,14 @@ class PartDirectory:
         notes = [CommitNote.parse(lineage, name) for name in names]
         return [note for note in notes if note is not None and note.uid == uid]
 
-    def _read_note(self, lineage: str, note: CommitNote) -> CommitNote:
+    def _read_note(self, lineage: str, note: CommitNote, sink: str) -> CommitNote:
+        path = f"{notes_directory(lineage)}/{note}"
         try:
-            return note.read(self._storage.read(f"{notes_directory(lineage)}/{note}").to_pybytes())
+            return note.read(self._storage.read(path).to_pybytes(), f"{self._location}/{path}")
         except FileNotFoundError:
             return note  # Replaced just now by one that its writer will have made before: it tells of nothing less.
+        except CorruptCheckpoint as error:
+            raise CorruptCheckpoint(f"sink {sink!r}: {error}, or start anew in another directory") from error
 
     def _visible(self) -> list[str]:
         return [name for name in self._storage.list("") if not name.startswith(("_", "."))]

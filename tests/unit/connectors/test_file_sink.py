@@ -19,7 +19,15 @@ from tests.contract.sinks import adopted, context, grant, owner, pending, read_n
 from weir.connectors import FileSink
 from weir.connectors.encode import encode
 from weir.connectors.part_names import PartName, name_of_uid
-from weir.errors import CheckpointError, ConfigError, JobError, OwnershipError, SchemaError, StorageUnavailable
+from weir.errors import (
+    CheckpointError,
+    ConfigError,
+    CorruptCheckpoint,
+    JobError,
+    OwnershipError,
+    SchemaError,
+    StorageUnavailable,
+)
 from weir.ids import AttemptId, CheckpointId
 from weir.operators.base import NO_LINEAGE
 from weir.runtime.storage import MemoryStorage, register_scheme
@@ -108,6 +116,25 @@ def test_committed_parts_may_be_compacted_moved_and_deleted(tmp_path: Path, atte
         writer.open(context(attempt=attempt), [committable])
         writer.commit(grant(1), [committable])
     assert read_numbers(tmp_path, "jsonl") == [1]
+
+
+@pytest.mark.parametrize("keep", [0, 20, -1])
+def test_a_damaged_note_of_what_was_committed_is_named(tmp_path: Path, keep: int) -> None:
+    """Nobody can say then whether the rows are elsewhere or lost, and trying again does not help."""
+    sink = FileSink(tmp_path, "jsonl")
+    adopted(sink, owner())
+    writer = sink.writer()
+    writer.open(context(), None)
+    writer.write(rows(1))
+    committable = writer.prepare(CheckpointId(1))()
+    writer.commit(grant(1), [committable])
+    (tmp_path / committable["parts"][0]).unlink()
+    (note,) = (tmp_path / "_weir" / NO_LINEAGE / "commits").iterdir()
+    note.write_bytes(note.read_bytes()[:keep])
+    writer = sink.writer()
+    writer.open(context(attempt=2), [committable])
+    with pytest.raises(CorruptCheckpoint, match=rf"sink 'the sink': {note} .*altered.*backup.*another directory"):
+        writer.commit(grant(1), [committable])
 
 
 def test_parts_that_were_compacted_while_a_commit_was_cut_off_are_not_written_again(tmp_path: Path) -> None:
