@@ -193,6 +193,10 @@ class PartDirectory:
             )
         return owner
 
+    def _has_committed(self) -> bool:
+        """Whether any lineage has, wherever its reader has put the parts since."""
+        return any(self._storage.list(notes_directory(name)) for name in self._storage.list(META) if is_lineage(name))
+
     def _notes(self, lineage: str, uid: str) -> list[CommitNote]:
         names = self._storage.list(notes_directory(lineage))
         notes = [CommitNote.parse(lineage, name) for name in names]
@@ -212,11 +216,13 @@ class PartDirectory:
 
     def _check_resumable(self, owner: SinkOwner, where: str, *, format: str, visible: Sequence[str]) -> None:
         mine = self._owner(owner_path(owner.lineage))
-        if mine is None and visible:
+        if mine is None and (visible or self._has_committed()):
+            what = "holds" if visible else "has held, as its notes of commits say,"
             raise OwnershipError(
-                f"{where} holds output of job {owner.job!r} whose checkpoints are not where the job looks for them, so "
-                "that resuming would write all of it again. Name the directory or URI that has them in Checkpoints.to; "
-                "or, to begin anew, start without resume, with overwrite=True in the sink or another directory"
+                f"{where} {what} output of job {owner.job!r} whose checkpoints are not where the job looks for them, "
+                "so that resuming would write all of it again. Name the directory or URI that has them in "
+                "Checkpoints.to; or, to begin anew, start without resume, with overwrite=True in the sink or another "
+                "directory"
             )
         if mine is not None and visible and mine.get("format") != format:
             raise OwnershipError(

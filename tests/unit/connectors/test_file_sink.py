@@ -86,6 +86,24 @@ def test_a_resume_whose_checkpoints_are_lost_does_not_write_over_the_output(tmp_
     assert sorted(read_numbers(tmp_path, "parquet")) == [1, 2, 3], "and even if somebody did, nothing is replaced"
 
 
+def test_a_resume_whose_checkpoints_are_lost_does_not_repeat_output_that_was_moved_away(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path, "jsonl")
+    adopted(sink, owner())
+    write_and_commit(sink, 1, 2)
+    for part in tmp_path.glob("part-*"):
+        part.unlink()
+    adopted(sink, owner(resume=True))
+    with pytest.raises(OwnershipError, match=r"has held.*checkpoints are not where.*Checkpoints.to.*without resume"):
+        sink.validate(owner(resume=True, lineage=NEXT_LIFE))
+    adopted(sink, owner(lineage=NEXT_LIFE))
+
+
+def test_a_resume_whose_checkpoints_are_lost_begins_where_nothing_was_committed(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path, "jsonl")
+    adopted(sink, owner(resume=True))
+    adopted(sink, owner(resume=True, lineage=NEXT_LIFE))
+
+
 def test_a_part_never_replaces_another_file(tmp_path: Path) -> None:
     sink = FileSink(tmp_path, "jsonl")
     adopted(sink, owner())
