@@ -38,9 +38,10 @@ def opened(case: SinkCase, restored: list[Json] | None = None, **where: int) -> 
     return writer
 
 
-def recovered(case: SinkCase, attempt: int, *committables: Json) -> None:
+def recovered(case: SinkCase, attempt: int, *committables: Json, oldest: int | None = None) -> None:
     """What the driver has a sink do before an attempt that restores these."""
-    case.sink.recover(owner(resume=True), AttemptId(attempt), committables, still_ours)
+    kept = None if oldest is None else CheckpointId(oldest)
+    case.sink.recover(owner(resume=True), AttemptId(attempt), committables, still_ours, oldest=kept)
 
 
 def epoch(writer: SinkWriter, checkpoint: int, *numbers: int) -> Json:
@@ -196,7 +197,7 @@ def test_a_driver_that_was_overtaken_removes_nothing(table: SinkCase) -> None:
     with pytest.raises(OwnershipError):
         table.sink.finish(owner(), overtaken)
     with pytest.raises(OwnershipError):
-        table.sink.recover(owner(), AttemptId(3), [], overtaken)
+        table.sink.recover(owner(), AttemptId(3), [], overtaken, oldest=CheckpointId(1))
     opened(table, [theirs], attempt=3).commit(grant(1), [theirs])
     assert visible(table) == [1]
 
@@ -210,7 +211,7 @@ def test_a_sink_knows_up_to_where_it_has_committed(table: SinkCase) -> None:
     writer.commit(grant(4), [second])
     assert table.sink.committed_up_to(owner()) == 4
     recovered(table, 2)
-    recovered(table, 9)
+    recovered(table, 9, oldest=9)
     assert table.sink.committed_up_to(owner()) == 4, "whatever is tidied up"
     assert table.sink.committed_up_to(owner(lineage="ffffffffff")) is None, "that is another life"
 

@@ -74,9 +74,20 @@ class FileSink(Sink):
     def adopt(self, owner: SinkOwner, fence: Fence) -> None:
         self.parts(owner.settings).adopt(owner, fence, format=self.format, overwrite=self.overwrite)
 
-    def recover(self, owner: SinkOwner, attempt: AttemptId, committables: Sequence[Json], fence: Fence) -> None:
-        keep = map(str, _part_names(committables, owner.name))
-        self.parts(owner.settings).recover(owner, name_of_uid(owner.uid), attempt, keep, fence)
+    def recover(
+        self,
+        owner: SinkOwner,
+        attempt: AttemptId,
+        committables: Sequence[Json],
+        fence: Fence,
+        *,
+        oldest: CheckpointId | None,
+    ) -> None:
+        parts, uid = self.parts(owner.settings), name_of_uid(owner.uid)
+        keep = [str(name) for name in _part_names(committables, owner.name)]
+        parts.recover(owner, uid, attempt, keep, fence)
+        if oldest is not None:
+            parts.forget(owner, uid, oldest, keep, fence)
 
     def committed_up_to(self, owner: SinkOwner) -> CheckpointId | None:
         return self.parts(owner.settings).newest_committed(owner, name_of_uid(owner.uid))

@@ -95,13 +95,17 @@ class PartDirectory:
             part = PartName.parse(text)
             if part is not None and part.uid == uid and part.attempt < attempt and text not in kept:
                 doomed.append(f"{pending_directory(owner.lineage)}/{text}")
-        # Of the notes, those stay that tell of parts which the checkpoint still names, and the newest.
-        notes = self._notes(owner.lineage, uid)
-        newest = max((note.checkpoint for note in notes), default=None)
-        named = [part.attempt for part in map(PartName.parse, kept) if part is not None]
-        spent = [note for note in notes if note.attempt < min([attempt, *named]) and note.checkpoint != newest]
-        doomed += [f"{notes_directory(owner.lineage)}/{note}" for note in spent]
         self._delete(doomed, fence)
+
+    def forget(self, owner: SinkOwner, uid: str, oldest: CheckpointId, keep: Iterable[str], fence: Fence) -> None:
+        """Remove the notes of attempts that were over when the oldest checkpoint was taken that the job may go back to.
+        What that and later ones name, an attempt that ran then has written, or has inherited and noted, unless it is
+        still to be committed: that is in `keep`."""
+        notes = self._notes(owner.lineage, uid)
+        running = max((note.attempt for note in notes if note.checkpoint < oldest), default=0)
+        named = [part.attempt for part in map(PartName.parse, keep) if part is not None]
+        spent = [note for note in notes if note.attempt < min([running, *named])]
+        self._delete([f"{notes_directory(owner.lineage)}/{note}" for note in spent], fence)
 
     def newest_committed(self, owner: SinkOwner, uid: str) -> CheckpointId | None:
         """The newest checkpoint of which a subtask has begun to commit its share."""

@@ -95,9 +95,21 @@ class Sink(ABC):
         """On the driver, once the first attempt of a run is claimed and before its tasks start: take the target over,
         and clear it if the user wants that. May be called again."""
 
-    def recover(self, owner: SinkOwner, attempt: AttemptId, committables: Sequence[Json], fence: Fence) -> None:
+    def recover(
+        self,
+        owner: SinkOwner,
+        attempt: AttemptId,
+        committables: Sequence[Json],
+        fence: Fence,
+        *,
+        oldest: CheckpointId | None,
+    ) -> None:
         """On the driver, before the tasks of an attempt start: remove what attempts before this one have left
-        uncommitted, other than these committables, which the restored checkpoint names. Best effort."""
+        uncommitted, other than these committables, which the restored checkpoint names. Best effort.
+
+        oldest: the user may go back as far as to this checkpoint, so its committables may have to be known as committed
+                once more; None: further, perhaps
+        """
 
     def committed_up_to(self, owner: SinkOwner) -> CheckpointId | None:
         """The newest checkpoint of this lineage of which anything is durably committed, where the target can tell: the

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from weir.config import JobConfig
 from weir.errors import CheckpointError, StorageUnavailable
 from weir.graph.plan import Plan
-from weir.ids import Lineage
+from weir.ids import CheckpointId, Lineage
 from weir.operators.sink import Fence, Sink, SinkOwner
 from weir.runtime.checkpoint_store import Claim
 from weir.runtime.sink_end import pending_of
@@ -50,7 +50,7 @@ class SinkDesk:
                 )
             pending = pending_of(claim.restore, owner.uid) if claim.restore is not None else []
             try:
-                sink.recover(owner, claim.attempt, pending, self._fence)
+                sink.recover(owner, claim.attempt, pending, self._fence, oldest=self._oldest_kept(claim))
             except StorageUnavailable:
                 continue  # Readers skip what is left; the next attempt, or the end of the job, removes it.
 
@@ -69,6 +69,12 @@ class SinkDesk:
         """Everything is committed."""
         for sink, owner in self._of(plan):
             sink.finish(owner, self._fence)
+
+    def _oldest_kept(self, claim: Claim) -> CheckpointId | None:
+        """The oldest checkpoint that the job may go back to, if that is known. Whoever has just gone back has a single
+        one in line, and those behind it are kept until a second is complete."""
+        retain = 1 if self._config.checkpoints is None else self._config.checkpoints.retain
+        return claim.completed[0] if len(claim.completed) >= min(2, retain) else None
 
     def _of(self, plan: Plan) -> Iterator[tuple[Sink, SinkOwner]]:
         for vertex in plan.running:

@@ -33,6 +33,7 @@ from weir.operators.base import NO_LINEAGE
 from weir.runtime.storage import MemoryStorage, register_scheme
 from weir.runtime.storage_files import LocalStorage
 from weir.runtime.storage_objects import ObjectStorage
+from weir.snapshot.messages import Json
 
 NEXT_LIFE = "abcdef0123"
 """The lineage of a run that began anew."""
@@ -129,11 +130,51 @@ def test_committed_parts_may_be_compacted_moved_and_deleted(tmp_path: Path, atte
     writer.commit(grant(1), [committable])
     (tmp_path / committable["parts"][0]).rename(tmp_path / "compacted.jsonl")
     for attempt in range(2, attempts + 1):
-        sink.recover(owner(resume=True), AttemptId(attempt), [committable], still_ours)
+        sink.recover(owner(resume=True), AttemptId(attempt), [committable], still_ours, oldest=None)
         writer = sink.writer()
         writer.open(context(attempt=attempt), [committable])
         writer.commit(grant(1), [committable])
     assert read_numbers(tmp_path, "jsonl") == [1]
+
+
+def committed_in(sink: FileSink, checkpoint: int, *, attempt: int, index: int) -> Json:
+    """A writer makes a part, which a checkpoint names, and commits it."""
+    writer = sink.writer()
+    writer.open(context(attempt=attempt, index=index, parallelism=2), None)
+    writer.write(rows(checkpoint))
+    committable = writer.prepare(CheckpointId(checkpoint))()
+    writer.commit(grant(checkpoint), [committable])
+    return committable
+
+
+@pytest.mark.parametrize("back_to", [3, 4])
+def test_a_job_may_go_back_to_any_checkpoint_that_is_kept_though_its_parts_were_compacted(
+    tmp_path: Path, back_to: int
+) -> None:
+    sink = FileSink(tmp_path, "jsonl")
+    adopted(sink, owner())
+    parts = {3: committed_in(sink, 3, attempt=1, index=1), 4: committed_in(sink, 4, attempt=2, index=0)}
+    for part in tmp_path.glob("part-*"):
+        part.unlink()
+    for attempt in (3, 4):  # Each restores checkpoint 5, which has nothing to commit.
+        sink.recover(owner(resume=True), AttemptId(attempt), [], still_ours, oldest=CheckpointId(3))
+    sink.recover(owner(resume=True), AttemptId(5), [parts[back_to]], still_ours, oldest=None)
+    writer = sink.writer()
+    writer.open(context(attempt=5), [parts[back_to]])
+    writer.commit(grant(69), [parts[back_to]])
+    assert read_numbers(tmp_path, "jsonl") == []
+
+
+def test_notes_of_commits_do_not_pile_up(tmp_path: Path) -> None:
+    """As many attempts as checkpoints, of which two are kept."""
+    sink = FileSink(tmp_path, "jsonl")
+    adopted(sink, owner())
+    for attempt in range(1, 21):
+        sink.recover(owner(resume=True), AttemptId(attempt), [], still_ours, oldest=CheckpointId(max(1, attempt - 2)))
+        for index in range(2):
+            committed_in(sink, attempt, attempt=attempt, index=index)
+    notes = list((tmp_path / "_weir" / NO_LINEAGE / "commits").iterdir())
+    assert len(notes) <= 8, "of the two that are kept, the one before, and the one after"
 
 
 @pytest.mark.parametrize("keep", [0, 20, -1])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 import weir
 from tests.unit.runtime.fakes import FaultyStorage
 from tests.unit.runtime.stores import LIFE, store_of
-from weir.config import JobConfig
+from weir.config import Checkpoints, JobConfig
 from weir.errors import CheckpointError, OwnershipError
 from weir.graph.plan import Plan
 from weir.ids import CheckpointId
@@ -45,3 +48,31 @@ def test_a_driver_that_was_overtaken_hears_that_and_not_that_its_checkpoints_are
     store_of(storage).claim()
     with pytest.raises(OwnershipError, match="another driver has taken over"):
         desk.recover(plan_with(Committed()), claim)
+
+
+class Recovered(Sink):
+    """One that remembers how far the job may go back."""
+
+    def __init__(self) -> None:
+        self.oldest: list[CheckpointId | None] = []
+
+    def writer(self) -> SinkWriter:
+        raise NotImplementedError
+
+    def recover(self, *given: Any, oldest: CheckpointId | None) -> None:
+        self.oldest.append(oldest)
+
+
+@pytest.mark.parametrize(
+    ("retain", "completed", "oldest"),
+    [(3, (), None), (3, (3, 4, 5), 3), (3, (69,), None), (3, (69, 70), 69), (1, (5,), 5)],
+)
+def test_sinks_are_told_how_far_the_job_may_go_back(
+    retain: int, completed: tuple[int, ...], oldest: int | None
+) -> None:
+    """A single checkpoint may be the copy of one that the job has gone back to: older ones are there, too."""
+    store, sink = store_of(FaultyStorage()), Recovered()
+    desk = SinkDesk(JobConfig("job", checkpoints=Checkpoints(retain=retain)), LIFE, store.check_newest)
+    claim = replace(store.claim(), completed=tuple(map(CheckpointId, completed)))
+    desk.recover(plan_with(sink), claim)
+    assert sink.oldest == [oldest]
