@@ -23,6 +23,7 @@ from weir.runtime.local_names import can_rename_exclusively, rename_exclusively
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NOT_PRUNED = (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
+DIRECTORY_TRIES_MAX = 3
 TEMPORARY = ".weir-tmp-"
 """Files that begin like this are half-written and never listed."""
 
@@ -74,8 +75,7 @@ class LocalStorage:
     def write(self, path: str, data: pa.Buffer | bytes) -> None:
         target = self._at(path)
         with translated(target, "write"):
-            _make_directories(os.path.dirname(target))
-            _write_durably(target, data)
+            _write_below(target, data)
             _sync_directory(os.path.dirname(target))
 
     def publish(self, path: str, data: bytes) -> None:
@@ -177,14 +177,25 @@ class LocalStorage:
     @contextmanager
     def _temporary(self, target: str, data: bytes) -> Iterator[str]:
         """A durable file beside the target with the content; gone afterwards."""
-        _make_directories(os.path.dirname(target))
         temporary = os.path.join(os.path.dirname(target), f"{TEMPORARY}{uuid.uuid4().hex}")
         try:
-            _write_durably(temporary, data)
+            _write_below(temporary, data)
             yield temporary
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
+
+
+def _write_below(path: str, data: pa.Buffer | bytes) -> None:
+    """Write a file, and make the directories above it. One that is pruned before the file is in it is made again."""
+    for remaining in reversed(range(DIRECTORY_TRIES_MAX)):
+        try:
+            _make_directories(os.path.dirname(path))
+            _write_durably(path, data)
+            return
+        except FileNotFoundError as error:
+            if not remaining:
+                raise StorageUnavailable(f"write {path}: its directory is taken away again and again") from error
 
 
 def _write_durably(path: str, data: pa.Buffer | bytes) -> None:

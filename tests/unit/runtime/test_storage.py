@@ -162,6 +162,27 @@ def test_a_file_system_that_can_only_replace_says_so(tmp_path: Path, monkeypatch
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("call", ["write", "publish", "create"])
+@pytest.mark.parametrize("times", [1, 1000])
+def test_a_directory_that_somebody_prunes_before_the_file_is_in_it_is_made_again(
+    call: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, make, prunings = LocalStorage(str(tmp_path)), storage_files._make_directories, iter(range(times))
+
+    def pruned(path: str) -> None:
+        make(path)
+        if path.endswith("pending") and next(prunings, None) is not None:
+            storage.prune("pending")
+
+    monkeypatch.setattr(storage_files, "_make_directories", pruned)
+    if times == 1:
+        getattr(storage, call)("pending/part", b"1")
+        assert storage.list("pending") == ["part"]
+    else:
+        with pytest.raises(StorageUnavailable, match="taken away again and again"):
+            getattr(storage, call)("pending/part", b"1")
+
+
 def test_a_half_written_temporary_file_is_never_listed(tmp_path: Path) -> None:
     storage = LocalStorage(str(tmp_path))
     (tmp_path / f"{storage_files.TEMPORARY}abc").write_bytes(b"half")
