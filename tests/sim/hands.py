@@ -120,11 +120,10 @@ class Hands:
         return [name for name in sink.parts().committed() if name not in pending]
 
     def lose_checkpoints(self) -> bool:
-        """The checkpoint directory is lost, the output is not; the job is resumed."""
+        """The checkpoint directory is lost, the output is not, but may have been moved; the job is resumed."""
         world = self._world
-        root = f"{world.place}/sim/"
-        with world.storage.quiet():
-            has_output = any(isinstance(s, FileSink) and s.parts().committed() for s in world.sinks)
+        root, out = f"{world.place}/sim/", f"{world.place}/out/"
+        has_output = any(name.startswith(out) and "/commits/" in name for name in world.storage.files)
         if not has_output or self._removed or self.program.main is not None:
             return False
         self._take_away([name for name in world.storage.files if name.startswith(root)], "all checkpoints")

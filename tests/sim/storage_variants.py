@@ -342,6 +342,11 @@ def output_without_checkpoints_is_resumed() -> AbstractContextManager[None]:
     return patched(PartDirectory, "check", accepts)
 
 
+def output_that_was_moved_away_is_not_missed() -> AbstractContextManager[None]:
+    """A resume finds no checkpoints, and no output, since its reader has moved it; and begins at the beginning."""
+    return patched(PartDirectory, "_has_committed", lambda self: False)
+
+
 def restart_removes_what_is_to_be_committed() -> AbstractContextManager[None]:
     """An attempt takes all that older ones left pending for void."""
     original = PartDirectory.recover
@@ -403,6 +408,7 @@ STORAGE_VARIANTS = (
     commit_replaces_parts,
     compacted_parts_are_insisted_on,
     output_without_checkpoints_is_resumed,
+    output_that_was_moved_away_is_not_missed,
     restart_removes_what_is_to_be_committed,
     restart_removes_what_newer_attempts_wrote,
     move_deletes_first,
