@@ -144,10 +144,11 @@ class LocalStorage:
     def sizes(self, path: str) -> dict[str, int]:
         with translated(self._at(path), "list"):
             try:
-                with os.scandir(self._at(path)) as entries:
-                    found = {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+                entries = os.scandir(self._at(path))
             except (FileNotFoundError, NotADirectoryError):
                 return {}
+            with entries:
+                found = dict(_sizes(entries))
         return {name: found[name] for name in sorted(found) if not name.startswith(TEMPORARY)}
 
     def open_input(self, path: str) -> pa.NativeFile:
@@ -196,6 +197,13 @@ def _write_below(path: str, data: pa.Buffer | bytes) -> None:
         except FileNotFoundError as error:
             if not remaining:
                 raise StorageUnavailable(f"write {path}: its directory is taken away again and again") from error
+
+
+def _sizes(entries: Iterator[os.DirEntry[str]]) -> Iterator[tuple[str, int]]:
+    for entry in entries:
+        with suppress(FileNotFoundError):  # taken away just now
+            if entry.is_file():
+                yield entry.name, entry.stat().st_size
 
 
 def _write_durably(path: str, data: pa.Buffer | bytes) -> None:

@@ -229,6 +229,29 @@ def test_hdfs_too_removes_what_dead_writers_left_and_nothing_else() -> None:
     assert client.deleted == [f"/root/chk/{dead}", "/root/chk"]
 
 
+def test_a_file_that_vanishes_while_its_directory_is_listed_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_bytes(b"12")
+
+    class LastLook(list[os.DirEntry[str]]):
+        """The entries of a directory as they were before a file was taken away."""
+
+        def __enter__(self) -> LastLook:
+            (tmp_path / "b").unlink(missing_ok=True)
+            return self
+
+        def __exit__(self, *error: object) -> None: ...
+
+    scan = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: LastLook(scan(path)))
+    storage = LocalStorage(str(tmp_path))
+    assert storage.sizes("") == {"a": 2, "c": 2}
+    assert sorted(storage.details("")) == ["a", "c"]
+    assert storage.sizes("nowhere") == storage.details("nowhere") == {}
+
+
 def test_memory_refuses_what_goes_beyond_its_limit_and_keeps_what_it_has() -> None:
     storage = MemoryStorage(10)
     storage.write("a", b"12345678")
