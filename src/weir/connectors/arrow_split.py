@@ -7,14 +7,11 @@ as equally long: batch i belongs to the split that holds the middle of the i-th 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pyarrow as pa
 
 from weir.connectors.file_splits import Split
 from weir.connectors.line_blocks import open_unchanged
-from weir.connectors.parquet_split import cast_rows, check_columns
+from weir.connectors.parquet_split import cast_rows, check_columns, damage_named_as
 from weir.errors import DataError
 from weir.runtime.storage import ReadableStorage
 
@@ -28,7 +25,7 @@ class ArrowSplit:
         self._where = where
         self._schema = schema
         self._input = open_unchanged(storage, split, where)
-        with _damage(where):
+        with damage_named_as("arrow", where):
             self._file = pa.ipc.open_file(self._input)
         check_columns(self._file.schema, schema, where)
         self._numbers = _batches_of(split, self._file.num_record_batches)
@@ -39,7 +36,7 @@ class ArrowSplit:
         """The next rows and the number of the first; None at the end."""
         while self._numbers:
             number, self._numbers = self._numbers[0], self._numbers[1:]
-            with _damage(self._where):
+            with damage_named_as("arrow", self._where):
                 batch = self._file.get_batch(number)
                 batch.validate(full=True)
             row, self._row = self._row, self._row + batch.num_rows
@@ -59,13 +56,13 @@ class ArrowSplit:
         self._input.close()
 
     def _count_rows(self, end: int) -> int:
-        with _damage(self._where):
+        with damage_named_as("arrow", self._where):
             return sum(self._file.get_batch(number).num_rows for number in range(end))
 
 
 def arrow_schema_of(storage: ReadableStorage, file: str, where: str) -> pa.Schema:
     """The columns of an Arrow file."""
-    with storage.open_input(file) as opened, _damage(where):
+    with storage.open_input(file) as opened, damage_named_as("arrow", where):
         return pa.ipc.open_file(opened).schema.remove_metadata()
 
 
@@ -74,20 +71,3 @@ def _batches_of(split: Split, count: int) -> range:
     places = [(2 * number + 1) * split.file_bytes // (2 * count) for number in range(count)]
     inside = [number for number, place in enumerate(places) if split.start <= place < split.end]
     return range(inside[0], inside[-1] + 1) if inside else range(0)
-
-
-@contextmanager
-def _damage(where: str) -> Iterator[None]:
-    """What pyarrow says about a damaged file, with the file's name."""
-    try:
-        yield
-    except (pa.ArrowException, ValueError) as error:
-        raise _damaged(where, error) from error
-    except OSError as error:
-        if error.errno is None:
-            raise _damaged(where, error) from error
-        raise
-
-
-def _damaged(where: str, error: BaseException) -> DataError:
-    return DataError(f"{where}: cannot be read as arrow: {error}. Replace the file, or take it out of the directory")

@@ -15,7 +15,7 @@ import pyarrow.parquet as parquet
 from weir.connectors.exact_values import Unfit, cast_exactly
 from weir.connectors.file_splits import Split
 from weir.connectors.line_blocks import open_unchanged
-from weir.errors import DataError, SchemaError
+from weir.errors import DataError, SchemaError, StorageUnavailable
 from weir.runtime.storage import ReadableStorage
 from weir.schema import format_schema, format_type
 
@@ -47,7 +47,7 @@ class ParquetSplit:
         self._where = where
         self._schema = schema
         self._input = open_unchanged(storage, split, where)
-        with self._damage():
+        with damage_named_as("parquet", where):
             self._file = _open(self._input)
         check_columns(self._file.schema_arrow, schema, where)
         self._row = start_row
@@ -58,7 +58,7 @@ class ParquetSplit:
 
     def read(self) -> tuple[pa.Table, int] | None:
         """The next rows and the number of the first; None at the end."""
-        with self._damage():
+        with damage_named_as("parquet", self._where):
             batch = next(self._batches, None)
         if batch is None:
             return None
@@ -88,18 +88,6 @@ class ParquetSplit:
             yield batch.slice(skip)
             skip = 0
 
-    @contextmanager
-    def _damage(self) -> Iterator[None]:
-        """What pyarrow says about a damaged file, with the file's name."""
-        try:
-            yield
-        except (pa.ArrowException, ValueError) as error:
-            raise _damaged(self._where, error) from error
-        except OSError as error:
-            if error.errno is None:
-                raise _damaged(self._where, error) from error
-            raise
-
 
 def cast_rows(table: pa.Table, schema: pa.Schema, *, first_row: int, where: str) -> pa.Table:
     """The declared columns in the declared types; DataError with the row of the file whose value does not fit."""
@@ -114,11 +102,8 @@ def cast_rows(table: pa.Table, schema: pa.Schema, *, first_row: int, where: str)
 
 def file_schema(storage: ReadableStorage, file: str, where: str) -> pa.Schema:
     """The columns of a parquet file."""
-    with storage.open_input(file) as opened:
-        try:
-            return _open(opened).schema_arrow.remove_metadata()
-        except (pa.ArrowException, OSError) as error:
-            raise _damaged(where, error) from error
+    with storage.open_input(file) as opened, damage_named_as("parquet", where):
+        return _open(opened).schema_arrow.remove_metadata()
 
 
 def check_columns(found: pa.Schema, declared: pa.Schema, where: str) -> None:
@@ -143,8 +128,19 @@ def _open(opened: pa.NativeFile) -> parquet.ParquetFile:
     )
 
 
-def _damaged(where: str, error: BaseException) -> DataError:
-    return DataError(f"{where}: cannot be read as parquet: {error}. Replace the file, or take it out of the directory")
+@contextmanager
+def damage_named_as(format: str, where: str) -> Iterator[None]:
+    """What pyarrow says about a damaged file (an OSError without a number, if it is one), with the file's name."""
+    try:
+        yield
+    except StorageUnavailable:
+        raise
+    except (pa.ArrowException, ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DataError(
+            f"{where}: cannot be read as {format}: {error}. Replace the file, or take it out of the directory"
+        ) from error
 
 
 def _middle(group: parquet.RowGroupMetaData) -> int:

@@ -17,9 +17,17 @@ Fetch = Callable[[int, int], "bytes | memoryview"]
 """The bytes from a first position to a last one, which is not part of them."""
 
 
-def ranged_file(fetch: Fetch, size_bytes: int) -> pa.NativeFile:
+class RangedFile(pa.PythonFile):  # type: ignore[misc]
+    """A file that knows how it is read, so that others can put something around that."""
+
+    fetch: Fetch
+
+
+def ranged_file(fetch: Fetch, size_bytes: int) -> RangedFile:
     """A file of this length, read through `fetch`; an error of it is an error of the read."""
-    return pa.PythonFile(io.BufferedReader(_Ranges(fetch, size_bytes), READ_AHEAD_BYTES), mode="r")
+    file = RangedFile(io.BufferedReader(_Ranges(fetch, size_bytes), READ_AHEAD_BYTES), mode="r")
+    file.fetch = fetch
+    return file
 
 
 class _Ranges(io.RawIOBase):

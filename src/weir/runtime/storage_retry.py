@@ -20,6 +20,7 @@ import pyarrow as pa
 from weir.config import Settings, duration_ms
 from weir.errors import StorageFull, StorageUnavailable
 from weir.runtime.file_details import FileDetails
+from weir.runtime.ranged_reads import RangedFile, ranged_file
 
 if TYPE_CHECKING:
     from weir.runtime.storage import ReadableStorage
@@ -141,7 +142,11 @@ class PatientStorage:
         return self._patiently(lambda: self._storage.detail(path))
 
     def open_input(self, path: str) -> pa.NativeFile:
-        return self._patiently(lambda: self._storage.open_input(path))
+        opened = self._patiently(lambda: self._storage.open_input(path))
+        if not isinstance(opened, RangedFile):
+            return opened
+        fetch = opened.fetch
+        return ranged_file(lambda start, end: self._patiently(lambda: fetch(start, end)), opened.size())
 
     def is_file(self, path: str) -> bool:
         return self._patiently(lambda: self._storage.is_file(path))

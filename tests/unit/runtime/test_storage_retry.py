@@ -21,11 +21,13 @@ from weir.errors import StorageFull, StorageUnavailable
 from weir.ids import AttemptId, CheckpointId, Lineage, Uid
 from weir.operators.base import OperatorContext
 from weir.operators.sink import SinkOwner
+from weir.runtime.ranged_reads import ranged_file
 from weir.runtime.savepoints import SavepointDesk
 from weir.runtime.storage import MemoryStorage, open_storage
 from weir.runtime.storage_files import LocalStorage
 from weir.runtime.storage_retry import Patience, PatientStorage, patience_of
 
+REMOTE = b"0123456789" * 200_000
 PATIENCE = Patience(retries_max=3, initial_ms=100, maximum_ms=250)
 
 
@@ -45,6 +47,10 @@ class Scripted(MemoryStorage):
 
     def read(self, path: str):  # type: ignore[no-untyped-def]
         return self._play(lambda: super(Scripted, self).read(path))
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        self._play(lambda: None)
+        return ranged_file(lambda start, end: self._play(lambda: REMOTE[start:end]), len(REMOTE))  # type: ignore[arg-type, return-value]
 
     def _play(self, act: Callable[[], object]) -> object:  # type: ignore[return]
         self.calls += 1
@@ -152,6 +158,16 @@ def test_local_disks_are_asked_again_too(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "fsync", lambda file: honest(file) if not broken else _raise(broken.pop()))
     open_storage(tmp_path / "root", create=False, patience=PATIENCE).write("file", b"x")
     assert not broken and (tmp_path / "root" / "file").read_bytes() == b"x"
+
+
+def test_reading_a_part_of_a_remote_file_is_tried_again_too() -> None:
+    stand = Stand("ok", "refused", "refused", "ok", *["refused"] * 10)
+    with stand.storage.open_input("remote") as file:
+        assert stand.inner.calls == 1
+        assert file.read(4) == REMOTE[:4]
+        assert stand.inner.calls == 4 and stand.pauses_s == [0.1, 0.2]
+        with pytest.raises(StorageUnavailable, match=r"refused \(tried 4 times\)"):
+            file.read()
 
 
 def _raise(error: OSError) -> None:
