@@ -6,6 +6,10 @@ files, are first put into a form that it takes. Never touches files.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.json as arrow_json
@@ -17,6 +21,10 @@ from weir.connectors.text_types import nodes_of, plain_type, text_problem
 from weir.errors import SchemaError
 from weir.schema import format_type
 
+Bytes: TypeAlias = "npt.NDArray[np.uint8]"
+
+_OPEN, _CLOSE, _NEWLINE, _RETURN = b"{}\n\r"
+_IS_SPACE = np.isin(np.arange(256), list(b" \t\r\n"))
 _SPECIAL = tuple(f'"{name}"'.encode() for name in SPECIAL)
 
 
@@ -39,8 +47,12 @@ class JsonParser(LineParser):
         self._has_singles = any(map(pa.types.is_float32, nodes))
 
     def parse(self, data: bytes) -> pa.Table:
-        if not data or data.isspace():
+        first, last = _ends_of_lines(data)
+        if not len(first):
             return self.schema.empty_table()
+        if (first != _OPEN).any():
+            # Arrow takes null for a row, and at the beginning of a block does not survive it.
+            raise ValueError("the line does not begin with '{': each must be one JSON object")
         if self._has_maps:
             data = self._rewritten(data, everywhere=True)
         try:
@@ -50,6 +62,9 @@ class JsonParser(LineParser):
                 raise
             data = self._rewritten(data, everywhere=False)
             table = self._read(data, self._read_schema)
+        if (last != _CLOSE).any() or table.num_rows != len(first):
+            # To Arrow, newlines are nothing but space: objects could go on, or begin, anywhere.
+            raise ValueError("the line is not exactly one JSON object")
         if self._has_singles and any(map(infinite_count, table.columns)):
             # Read once more with room for what has none, which then is an error with a value.
             wide = pa.schema([pa.field(field.name, _wide(field.type)) for field in self._read_schema])
@@ -75,6 +90,23 @@ class JsonParser(LineParser):
         )
 
 
+def _ends_of_lines(data: bytes) -> tuple[Bytes, Bytes]:
+    """The first and the last byte of each line that is not blank, space apart."""
+    content = np.frombuffer(data, dtype=np.uint8)
+    ends = np.flatnonzero(content == _NEWLINE)
+    if data and not data.endswith(b"\n"):
+        ends = np.append(ends, len(data))
+    starts = np.concatenate([np.zeros(min(len(ends), 1), np.int64), ends[:-1] + 1])
+    ends = ends - (content[ends - 1] == _RETURN)
+    first, last = content[starts], content[ends - 1]
+    if (first == _OPEN).all() and (last == _CLOSE).all():
+        return first, last
+    solid = np.flatnonzero(~_IS_SPACE[content])
+    begin, end = np.searchsorted(solid, starts), np.searchsorted(solid, ends)
+    holds = begin < end
+    return content[solid[begin[holds]]], content[solid[end[holds] - 1]]
+
+
 def _is_special(data: bytes) -> bool:
     return any(name in data for name in _SPECIAL)
 
@@ -85,7 +117,8 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 def _read_type(kind: pa.DataType) -> pa.DataType:
     """What Arrow reads a JSON value as, before it becomes the declared type."""
-    if pa.types.is_date(kind) or _is_bytes(kind):
+    if pa.types.is_date(kind) or _is_bytes(kind) or (pa.types.is_timestamp(kind) and kind.tz is None):
+        # Times without a zone, too: Arrow would move those that have one to UTC.
         return pa.string()
     if pa.types.is_map(kind):
         entry = [pa.field("key", _read_type(kind.key_type)), pa.field("value", _read_type(kind.item_type))]
