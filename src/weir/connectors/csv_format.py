@@ -18,10 +18,11 @@ from weir.connectors.csv_records import BYTE_ORDER_MARK, RECORD_START, Quotes, r
 from weir.connectors.exact_values import infinite_count
 from weir.connectors.line_formats import LineParser
 from weir.connectors.text_types import plain_type, text_problem
-from weir.errors import SchemaError
+from weir.errors import DataError, SchemaError
 from weir.schema import format_schema, format_type
 
-_HAS_ZONE = r"(Z|[+-]\d{2}:?\d{2})$"
+_HAS_ZONE = r"[T ].*(Z|[+-]\d{2}(:?\d{2})?)$"
+"""All forms that Arrow takes; a date alone has no zone, though it ends like one."""
 _HEXADECIMAL = r"^\s*0[xX]"
 _INFINITE = r"(?i)^\s*[+-]?inf(inity)?\s*$"
 
@@ -46,6 +47,7 @@ class CsvParser(LineParser):
             name for name, kind in self._types.items() if pa.types.is_timestamp(kind) and kind.tz is not None
         ]
         self._zones_vary = False
+        """Whether to try the slower way at once, which reads the same forms as the same instants."""
 
     def starts(self, data: bytes) -> list[int]:
         return record_starts(data, self.quotes)
@@ -124,7 +126,12 @@ def _instants_of(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def csv_columns(header: bytes, *, schema: pa.Schema, delimiter: str, where: str) -> list[str]:
-    """The column names of a header; SchemaError when a declared column is not among them."""
+    """The column names of a header; SchemaError when a declared column is not among them, or several times."""
+    if len(record_starts(header, Quotes(delimiter))) > 2:
+        raise DataError(
+            f"{where}: the header ends in a carriage return without a newline, and rows would be lost behind it; "
+            f"end the lines of the file with newlines"
+        )
     text = io.StringIO(header.decode("utf-8", "replace"), newline="")
     names = next(csv.reader(text, delimiter=delimiter), [])
     missing = [name for name in schema.names if name not in names]
@@ -133,4 +140,6 @@ def csv_columns(header: bytes, *, schema: pa.Schema, delimiter: str, where: str)
             f"{where}: the header has no column {', '.join(map(repr, missing))}; it has {', '.join(names) or 'nothing'}"
             f", and the schema is ({format_schema(schema)}). Mend the schema, or set header=False if there is none"
         )
+    if twice := [name for name in schema.names if names.count(name) > 1]:
+        raise SchemaError(f"{where}: the header has column {twice[0]!r} more than once; rename one in the file")
     return names

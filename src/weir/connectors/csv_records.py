@@ -1,4 +1,4 @@
-"""Where records of CSV begin and end: at newlines outside of quotes.
+"""Where records of CSV begin and end: at newlines outside of quotes, and in a block also at returns without one.
 
 Comes in: the bytes of a file, in pieces, from a place whose state is known. Goes out: the ends of
 records, and the state behind each piece. Vectorised, except for files with quotes inside of plain
@@ -120,7 +120,17 @@ class RecordEnds:
 def record_starts(data: bytes, quotes: Quotes) -> list[int]:
     """Where each record of a block begins, and the end."""
     turns, _ = quotes.turns(data, RECORD_START)
-    newlines = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == _NEWLINE)
-    outside = newlines[np.searchsorted(turns, newlines) % 2 == 0] if len(turns) else newlines
+    ends = _ends(data)
+    outside = ends[np.searchsorted(turns, ends) % 2 == 0] if len(turns) else ends
     whole = [0, *(outside + 1).tolist()]
     return whole if whole[-1] == len(data) else [*whole, len(data)]
+
+
+def _ends(data: bytes) -> Ints:
+    """The bytes that end a record outside of quotes: newlines, and returns without one."""
+    content = np.frombuffer(data, dtype=np.uint8)
+    is_end = content == _NEWLINE
+    if b"\r" in data:
+        is_end[:-1] |= (content[:-1] == _RETURN) & ~is_end[1:]
+        is_end[-1] |= content[-1] == _RETURN
+    return np.flatnonzero(is_end)

@@ -107,13 +107,15 @@ def file_schema(storage: ReadableStorage, file: str, where: str) -> pa.Schema:
 
 
 def check_columns(found: pa.Schema, declared: pa.Schema, where: str) -> None:
-    """SchemaError when a declared column is missing in the file, or of another kind."""
+    """SchemaError when a declared column is missing in the file, there several times, or of another kind."""
     for field in declared:
         if field.name not in found.names:
             raise SchemaError(
                 f"{where}: the file has no column {field.name!r}; it has ({format_schema(found)}), "
                 f"and the schema is ({format_schema(declared)})"
             )
+        if found.names.count(field.name) > 1:
+            raise SchemaError(f"{where}: the file has column {field.name!r} more than once; rename one in the file")
         kind = found.field(field.name).type
         if kind != field.type and not any(of(kind) and to(field.type) for of, to in _FAMILIES):
             raise SchemaError(

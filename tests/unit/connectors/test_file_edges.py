@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 from tests.contract.sinks import context
 from tests.contract.sources import as_table, drain, numbered_rows
 from weir.connectors import Files
+from weir.connectors.csv_format import CsvParser
 from weir.connectors.encode import encode
-from weir.errors import DataError, StorageUnavailable
+from weir.errors import DataError, SchemaError, StorageUnavailable
 from weir.operators.source import SourceReader
 from weir.runtime.ranged_reads import ranged_file
 from weir.runtime.storage import MemoryStorage, register_scheme
@@ -105,3 +107,79 @@ def test_a_time_with_a_zone_does_not_become_one_without(tmp_path: Path, name: st
     assert rows_of(path, "t timestamp_ntz", on_error="skip") == [(datetime(2020, 1, 1, 10),), (datetime(2020, 1, 1),)]
     with pytest.raises(DataError, match="zone offset"):
         rows_of(path, "t timestamp_ntz")
+
+
+# --- Records of CSV ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [b"a,b\r1,2\r3,4\r", b"a,b\r1,2\n3,4\n", b'"a",b\r"1",2\n'])
+def test_a_header_that_ends_in_a_lone_return_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"'in': .*x.csv: the header ends in a carriage return without a newline"):
+        rows_of(path, "a long, b long")
+
+
+def test_a_lone_return_ends_a_record_also_where_one_is_malformed(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(b'a,b\r\n1,x\rtwo,x\r3,"y\rz"\r\n4,x\n\r5,x\r')
+    expected = [(1, "x"), (3, "y\rz"), (4, "x"), (5, "x")]
+    for split_size in (1, 5, 1000):
+        assert rows_of(path, "a long, b string", split_size=split_size, on_error="skip") == expected
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.parquet", "x.arrow"])
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path, name: str) -> None:
+    table = pa.Table.from_arrays([pa.array([number]) for number in range(4)], names=["a", "b", "b", "c"])
+    format: Any = name.split(".")[1]
+    data = b"a,b,b,c\n0,1,2,3\n" if format == "csv" else encode(table.to_batches(), format).to_pybytes()
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(SchemaError, match=rf"{name}: .* has column 'b' more than once"):
+        rows_of(tmp_path / name, "a long, b long")
+    assert rows_of(tmp_path / name, "a long, c long") == [(0, 3)]
+
+
+DAYS = ("2020-01-01", "20200101", "2020-01", "2020-13-01", "")
+CLOCKS = ("", "T10", " 10:30", "T10:30:15", " 10:30:15.123456", "T10:30:15.1234567", "T25:00", "t10", "T1030", "T")
+ZONES = (
+    "",
+    "Z",
+    "z",
+    "+02",
+    "-02",
+    "+0230",
+    "-02:30",
+    "+2",
+    "+24",
+    "+023",
+    "+99:99",
+    " Z",
+    " +02:00",
+    "UTC",
+    "ZZ",
+    " ",
+)
+
+
+def test_every_form_of_an_instant_means_the_same_whatever_was_read_before() -> None:
+    schema = pa.schema([("t", pa.timestamp("us", "UTC"))])
+
+    def read(line: str, *before: str) -> Any:
+        parser = CsvParser(schema, ["t"], ",")
+        for other in before:
+            parser.parse(other.encode())
+        try:
+            return parser.parse(line.encode())["t"].cast(pa.int64()).to_pylist()
+        except ValueError:
+            return "malformed"
+
+    kept = 0
+    for form in map("".join, product(DAYS, CLOCKS, ZONES)):
+        found = read(form + "\n")
+        kept += found != "malformed"
+        for before in (["2020-01-01T10:00:00\n"], ["2020-01-01\n2020-01-01T10:00:00Z\n"]):
+            assert read(form + "\n", *before) == found, form
+        if found != "malformed":
+            for other in ("2020-01-01", "2020-01-01T00:00:00+00"):
+                assert read(f"{form}\n{other}\n") == found + read(f"{other}\n"), form
+    assert kept > 20
