@@ -22,7 +22,8 @@ def count(column: Input | None = None) -> Aggregate:
 
 
 def sum(column: Input) -> Aggregate:
-    """The sum without nulls; null where there is nothing else. A sum of integers beyond int64 is an error."""
+    """The sum without nulls; null where there is nothing else. A sum of integers beyond int64 is an error. The last
+    digits of a sum of floats depend on how rows came together; integers and decimals are exact."""
     return Sum(column)
 
 
@@ -37,7 +38,7 @@ def max(column: Input) -> Aggregate:
 
 
 def avg(column: Input) -> Aggregate:
-    """The mean without nulls, as a double."""
+    """The mean without nulls, as a double. Its last digits may depend on how rows came together."""
     return Average(column)
 
 

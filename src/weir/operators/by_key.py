@@ -91,8 +91,9 @@ class ByKey:
         int64 is an error, also in passing: batches could have been cut there."""
         added, before = self._numbers(values, self._rows), self._start(start)
         if added.dtype.kind == "f" or before.dtype.kind == "f":
-            sums = np.bincount(self._key_row, weights=added, minlength=len(self._state))
-            return pl.Series(sums.astype(np.float64, copy=False) + before)
+            # NumPy adds in order, so that what a key starts with comes before its rows, as if there were no batches.
+            keys = np.concatenate([np.arange(len(before)), self._key_row])
+            return pl.Series(np.bincount(keys, weights=np.concatenate([before, added])))
         self._check(added, before)
         so_far = _cumulative(self._in_order(added))
         return pl.Series(before + (so_far[self._ends] - so_far[self._starts]))

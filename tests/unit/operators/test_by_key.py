@@ -69,6 +69,7 @@ def test_random_batches_give_what_a_loop_over_the_rows_gives(
             with pytest.raises(DataError, match="beyond the range of int64"):
                 add_up("whole", start="start")
     assert same(it.by_key.running_sum("half", start="start").to_list(), running["half"])
+    assert same(it.by_key.sum("half", start="start").to_list(), list(sums["half"].values()))
     assert it.by_key.running_count().to_list() == running["count"]
     assert it.by_key.previous("word", start="name").to_list() == running["previous"]
     assert it.by_key.spread("name").to_list() == [f"k{n}" for n in it.key_row]
@@ -98,6 +99,17 @@ def test_a_sum_that_leaves_int64_for_one_row_only_is_an_error_however_rows_are_c
                 total, place = keys.sum("v", start="total")[0], place + cut
     keys = ByKey(pl.DataFrame({"key_row": [0, 1, 0], "v": [(1 << 63) - 1, 5, -1]}), pl.DataFrame({"total": [0, 1]}))
     assert keys.running_sum("v", start="total").to_list() == [(1 << 63) - 1, 6, (1 << 63) - 2]
+
+
+def test_a_sum_of_floats_is_the_same_however_rows_are_cut() -> None:
+    values = [1e16, 1.0, 1.0, -1e16, 0.1]
+    for cuts in ([5], [1, 4], [2, 3], [1, 1, 1, 1, 1]):
+        total, place = 0.0, 0
+        for cut in cuts:
+            rows = pl.DataFrame({"key_row": [0] * cut, "v": values[place : place + cut]})
+            keys = ByKey(rows, pl.DataFrame({"total": [total]}))
+            total, place = keys.sum("v", start="total")[0], place + cut
+        assert total == 1e16 + 1.0 + 1.0 - 1e16 + 0.1
 
 
 def same(found: list[float], expected: list[float]) -> bool:
