@@ -1,8 +1,8 @@
 """Integers that would wrap around in a Polars expression are an error instead.
 
 Comes in: expressions, a schema, frames. Goes out: nothing, or a DataError that names the operation. Polars computes
-+, -, * and the negation of integers modulo their type, in silence. Before it does, the least and the greatest operand
-say whether any result could leave the type; only if so is the operation done once more, with more bits.
++, -, *, // and the negation of integers modulo their type, in silence. Before it does, the least and the greatest
+operand say whether any result could leave the type; only if so is the operation done once more, with more bits.
 
 What is not looked into: functions (abs, pow, shifts …), when/then, & and |, selectors such as pl.all(), and what is
 done to elements of lists: there, an operand may not be what the rows come to.
@@ -22,10 +22,15 @@ import pyarrow as pa
 from weir.errors import DataError
 from weir.operators.separable import columns_read, is_wild
 
-_CHECKED: dict[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+_CHECKED: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+}
 _PASSED: tuple[Callable[[Any, Any], Any], ...] = (
     *_CHECKED.values(),
-    *(operator.truediv, operator.floordiv, operator.mod),
+    *(operator.truediv, operator.mod),
     *(operator.gt, operator.ge, operator.lt, operator.le, operator.eq, operator.ne),
 )
 """What is done to both operands in every row, so that theirs count, too."""
@@ -165,8 +170,16 @@ def _range_of(node: _Operation | _Operand, frame: pl.DataFrame) -> Range | None:
 def _combined(sign: str, ranges: Sequence[Range]) -> Range:
     if len(ranges) == 1:
         return -ranges[0][1], -ranges[0][0]
+    if sign == "//":
+        return _quotients(*ranges)
     ends = [_CHECKED[sign](one, other) for one in ranges[0] for other in ranges[1]]
     return min(ends), max(ends)
+
+
+def _quotients(dividend: Range, divisor: Range) -> Range:
+    """No quotient is further from zero than its dividend, and only a negative divisor takes it to the other side."""
+    low, high = min(dividend[0], 0), max(dividend[1], 0)
+    return (low, high) if divisor[0] >= 0 else (min(low, -high), max(high, -low))
 
 
 def _computed(node: _Operation, frame: pl.DataFrame) -> Range | None:
@@ -177,7 +190,7 @@ def _computed(node: _Operation, frame: pl.DataFrame) -> Range | None:
     low: int | None = None
     high: int | None = None
     for values in zip(*lists, strict=True):
-        if None in values:
+        if None in values or (node.sign == "//" and values[1] == 0):  # which Polars makes null
             continue
         result = -values[0] if len(values) == 1 else _CHECKED[node.sign](*values)
         if not node.bounds[0] <= result <= node.bounds[1]:

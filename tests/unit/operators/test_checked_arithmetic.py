@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import random
+from collections.abc import Callable
 from typing import Any
 
 import polars as pl
@@ -43,6 +45,8 @@ def batch(*rows: tuple[Any, Any, Any]) -> pa.RecordBatch:
         ((A + B).alias("c"), (MAX, MAX, 0)),
         (pl.lit(2) * A, (MAX, 0, 0)),
         (A.abs() + 1, (MAX, 0, 0)),
+        (A // -1, (MIN, 0, 0)),
+        (A // B + 1, (MIN, -1, 0)),
     ],
 )
 def test_an_operation_that_leaves_its_type_is_an_error_with_its_operands(expression: pl.Expr, row: Any) -> None:
@@ -86,30 +90,30 @@ def test_elements_selectors_and_functions_are_not_looked_into() -> None:
 def test_inputs_of_aggregates_are_checked_too() -> None:
     schema = pa.schema({"k": pa.int64(), "v": pa.int64()})
     for aggregate in (of.sum(pl.col("v") * 2), of.max(pl.col("v") + pl.col("k"))):
-        operator = RunningAggregate(["k"], {"out": aggregate}, schema, False).make()
-        operator.open(context(), None)
-        operator.process(pa.record_batch({"k": [1], "v": [5]}, schema=schema), lambda _: None)
+        running = RunningAggregate(["k"], {"out": aggregate}, schema, False).make()
+        running.open(context(), None)
+        running.process(pa.record_batch({"k": [1], "v": [5]}, schema=schema), lambda _: None)
         with pytest.raises(DataError, match=r"'the-name'.*beyond the range of its type"):
-            operator.process(pa.record_batch({"k": [1], "v": [MAX]}, schema=schema), lambda _: None)
+            running.process(pa.record_batch({"k": [1], "v": [MAX]}, schema=schema), lambda _: None)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(120))
 def test_random_expressions_fail_exactly_where_python_leaves_the_range(seed: int) -> None:
     rng = random.Random(seed)
     ends = [MAX, MIN, 0, 1, -1, 1 << 32, -(1 << 31), rng.randint(MIN, MAX)]
     rows = [(rng.choice(ends), rng.choice(ends)) for _ in range(rng.choice([1, 2, 4]))]
     fits = True
 
-    def made(depth: int) -> tuple[pl.Expr, list[int]]:
+    def made(depth: int) -> tuple[pl.Expr, list[int | None]]:
         nonlocal fits
         if depth == 0:
             number = rng.randrange(2)
             return (A, B)[number], [row[number] for row in rows]
         (left, ones), (right, others) = made(depth - 1), made(rng.randrange(depth))
-        sign = rng.choice("+-*")
-        results = [{"+": a + b, "-": a - b, "*": a * b}[sign] for a, b in zip(ones, others, strict=True)]
-        fits = fits and all(MIN <= result <= MAX for result in results)
-        return {"+": left + right, "-": left - right, "*": left * right}[sign], results
+        do = rng.choice([operator.add, operator.sub, operator.mul, operator.floordiv])
+        results = [calculated(do, *pair) for pair in zip(ones, others, strict=True)]
+        fits = fits and all(result is None or MIN <= result <= MAX for result in results)
+        return do(left, right), results
 
     expression, expected = made(rng.choice([1, 2]))
     values = batch(*((a, b, 0) for a, b in rows))
@@ -119,6 +123,11 @@ def test_random_expressions_fail_exactly_where_python_leaves_the_range(seed: int
     else:
         with pytest.raises(DataError, match="beyond the range"):
             run(Select([expression.alias("out")]), values)
+
+
+def calculated(do: Callable[[Any, Any], int], one: int | None, other: int | None) -> int | None:
+    nothing = one is None or other is None or (do is operator.floordiv and other == 0)
+    return None if nothing else do(one, other)
 
 
 def test_an_expression_is_looked_at_once_for_each_schema() -> None:
