@@ -15,11 +15,11 @@ import pyarrow.compute as compute
 import pyarrow.csv as arrow_csv
 
 from weir.connectors.csv_records import BYTE_ORDER_MARK, RECORD_START, Quotes, record_starts
-from weir.connectors.exact_values import infinite_count
 from weir.connectors.line_formats import LineParser
 from weir.connectors.text_types import plain_type, text_problem
 from weir.errors import DataError, SchemaError
 from weir.schema import format_schema, format_type
+from weir.state.infinities import infinite_count
 
 _HAS_ZONE = r"[T ].*(Z|[+-]\d{2}(:?\d{2})?)$"
 """All forms that Arrow takes; a date alone has no zone, though it ends like one."""

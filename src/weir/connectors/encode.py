@@ -16,11 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 
-from weir.connectors.exact_values import Flags, flat_parts, special_columns
+from weir.connectors.exact_values import Flags, special_columns
 from weir.connectors.json_values import with_special_floats
 from weir.connectors.text_types import plain_type, text_problem
 from weir.errors import ConfigError, DataError, SchemaError
 from weir.schema import format_type
+from weir.state.infinities import flat_parts
 
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """The first of January of the year 1 and the last of December of 9999, from 1970."""

@@ -6,7 +6,6 @@ casts let pass in silence, a double that becomes infinite as a float, is an erro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as compute
 
 from weir.schema import format_type
+from weir.state.infinities import as_list, has_floats, infinite_count
 
 Flags: TypeAlias = "npt.NDArray[np.bool_]"
 
@@ -54,14 +54,6 @@ def cast_exactly(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def infinite_count(column: pa.Array | pa.ChunkedArray) -> int:
-    """How many infinities there are, also inside nested values."""
-    if not has_floats(column.type):
-        return 0
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    return sum(_infinite(chunk) for chunk in chunks)
-
-
 def special_columns(table: pa.Table) -> dict[str, Flags]:
     """The columns that hold NaN or an infinity, also inside nested values, and in which rows."""
     found = {
@@ -85,39 +77,11 @@ def _special(array: pa.Array) -> Flags:
         for child in array.flatten():
             special |= _special(child)
         return special
-    listed = _as_list(array)
+    listed = as_list(array)
     parents = compute.list_parent_indices(listed).to_numpy()
     special = np.zeros(rows, np.bool_)
     special[parents[_special(listed.flatten())]] = True
     return special
-
-
-def _as_list(array: pa.Array) -> pa.Array:
-    """A map as the list of its entries, which is what Arrow can flatten."""
-    if not pa.types.is_map(array.type):
-        return array
-    entry = [pa.field("key", array.type.key_type, nullable=False), pa.field("value", array.type.item_type)]
-    return array.cast(pa.list_(pa.struct(entry)))
-
-
-def flat_parts(array: pa.Array) -> Iterator[pa.Array]:
-    """The arrays that a nested one comes to, or itself; without what null parents hide."""
-    if pa.types.is_struct(array.type):
-        for child in array.flatten():
-            yield from flat_parts(child)
-    elif pa.types.is_nested(array.type):
-        yield from flat_parts(_as_list(array).flatten())
-    else:
-        yield array
-
-
-def has_floats(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_floating(kind)) or any(has_floats(kind.field(i).type) for i in range(kind.num_fields))
-
-
-def _infinite(array: pa.Array) -> int:
-    floats = (part for part in flat_parts(array) if pa.types.is_floating(part.type))
-    return sum(int(np.isinf(part.drop_null().to_numpy(zero_copy_only=False)).sum()) for part in floats)
 
 
 def _first_row(column: pa.ChunkedArray, kind: pa.DataType) -> int:
@@ -136,6 +100,5 @@ def _first_row(column: pa.ChunkedArray, kind: pa.DataType) -> int:
 
 def _first_infinite(column: pa.ChunkedArray, cast: pa.ChunkedArray) -> int:
     pairs: Any = zip(column, cast)
-    return next(
-        row for row, (one, other) in enumerate(pairs) if _infinite(pa.array([other])) != _infinite(pa.array([one]))
-    )
+    counts = ((infinite_count(pa.array([one])), infinite_count(pa.array([other]))) for one, other in pairs)
+    return next(row for row, (before, after) in enumerate(counts) if before != after)

@@ -14,12 +14,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.json as arrow_json
 
-from weir.connectors.exact_values import cast_exactly, infinite_count
+from weir.connectors.exact_values import cast_exactly
 from weir.connectors.json_values import SPECIAL, for_arrow
 from weir.connectors.line_formats import LineParser
 from weir.connectors.text_types import nodes_of, plain_type, text_problem
 from weir.errors import SchemaError
 from weir.schema import format_type
+from weir.state.infinities import infinite_count, with_doubles
 
 Bytes: TypeAlias = "npt.NDArray[np.uint8]"
 
@@ -67,7 +68,7 @@ class JsonParser(LineParser):
             raise ValueError("the line is not exactly one JSON object")
         if self._has_singles and any(map(infinite_count, table.columns)):
             # Read once more with room for what has none, which then is an error with a value.
-            wide = pa.schema([pa.field(field.name, _wide(field.type)) for field in self._read_schema])
+            wide = pa.schema([pa.field(field.name, with_doubles(field.type)) for field in self._read_schema])
             cast_exactly(self._read(data, wide), self._read_schema)
         for name in self._binary:
             table = table.set_column(table.column_names.index(name), name, _from_base64(table[name]))
@@ -127,17 +128,6 @@ def _read_type(kind: pa.DataType) -> pa.DataType:
         return pa.list_(_read_type(kind.value_type))
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(inner.name, _read_type(inner.type)) for inner in kind])
-    return kind
-
-
-def _wide(kind: pa.DataType) -> pa.DataType:
-    """The same with doubles for floats."""
-    if pa.types.is_float32(kind):
-        return pa.float64()
-    if pa.types.is_list(kind):
-        return pa.list_(_wide(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(inner.name, _wide(inner.type)) for inner in kind])
     return kind
 
 

@@ -5,13 +5,16 @@ For rows that are at hand on the driver. Never touches files.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from weir.connectors.exact_values import cast_exactly
 from weir.errors import SchemaError
 from weir.schema import format_schema, format_type
+from weir.state.infinities import array_of
 
 _SHOWN_CHARACTERS_MAX = 120
 _ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError)
@@ -62,7 +65,7 @@ def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
             f"the schema declares {', '.join(schema.names)}"
         )
     try:
-        return table.select(schema.names).cast(schema)
+        return cast_exactly(table.select(schema.names), schema)
     except _ARROW_ERRORS as error:
         raise SchemaError(
             f"collection: the table ({format_schema(table.schema)}) cannot become "
@@ -140,13 +143,15 @@ def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
 
 
 def _converted(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    array = pa.array(values, kind)
-    if pa.types.is_integer(kind):
-        # pa.array cuts floats off in silence; a cast refuses to.
-        inferred = pa.array(values)
-        if pa.types.is_floating(inferred.type):
-            return inferred.cast(kind)
+    array = array_of(values, kind)
+    if pa.types.is_integer(kind) and any(map(_is_fractional, set(map(type, values)))):
+        # What was cut off in silence a cast refuses.
+        pa.array([value for value in values if _is_fractional(type(value))]).cast(kind)
     return array
+
+
+def _is_fractional(kind: type) -> bool:
+    return issubclass(kind, numbers.Real) and not issubclass(kind, numbers.Integral)
 
 
 def _first_wrong(values: Sequence[Any], kind: pa.DataType) -> int:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from weir.errors import PlanError, SchemaError
 from weir.operators.polars_bridge import in_flight_type, series_to_arrow, to_polars
 from weir.schema import format_schema
+from weir.state.infinities import array_of
 from weir.state.xxhash64 import Ints
 
 BatchKind: TypeAlias = Literal["arrow", "polars", "pandas"]
@@ -121,7 +122,7 @@ class Results:
     def _from_pandas(self, series: Any, field: pa.Field) -> pa.Array:
         # pandas has no integers with nulls and other such habits: what can be told without loss is taken.
         try:
-            return self._check_nulls(_whole(pa.array(series, field.type, from_pandas=True)), field)
+            return self._check_nulls(_whole(array_of(series, field.type, from_pandas=True)), field)
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             raise self._misfit(f"column {field.name!r} of dtype {series.dtype}: {error}") from None
 

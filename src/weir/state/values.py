@@ -2,7 +2,7 @@
 
 Comes in: an array, or Python values for a declared type. Goes out: a list, or an
 array that holds exactly those values; a value that does not fit is named, never
-bent (Arrow alone would make 1 of 1.5). Knows nothing of rows, keys or operators.
+bent (Arrow alone would make 1 of 1.5, and an infinite float of 1e300). Knows nothing of rows, keys or operators.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+
+from weir.state.infinities import array_of
 
 SHOWN_CHARACTERS_MAX = 500
 """Most characters of a value that go into an error message."""
@@ -91,7 +93,7 @@ def to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
             if not _is_acceptable(value, accepted):
                 raise NotOfType(index, value, "wrong type")
     try:
-        return pa.array(values, kind)
+        return array_of(values, kind)
     except _CONVERSION_ERRORS as error:
         raise _first_misfit(values, kind, error) from None
 
@@ -107,7 +109,7 @@ def _is_acceptable(value: Any, accepted: tuple[type, ...]) -> bool:
 def _first_misfit(values: Sequence[Any], kind: pa.DataType, error: Exception) -> NotOfType:
     for index, value in enumerate(values):
         try:
-            pa.array([value], kind)
+            array_of([value], kind)
         except _CONVERSION_ERRORS as reason:
             return NotOfType(index, value, str(reason))
     return NotOfType(0, values, str(error))

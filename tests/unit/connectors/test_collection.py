@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from datetime import datetime, timezone
 from typing import Any
 
@@ -75,6 +77,10 @@ def test_naive_instants_are_utc() -> None:
         ([(1.0, "x"), (2.5, "y")], SCHEMA, "row 1: column 'a' is bigint, found 2.5"),
         ([(True, "x")], SCHEMA, "row 0: column 'a' is bigint, found True"),
         ([(2**63, "x")], SCHEMA, "row 0: column 'a' is bigint, found 9223372036854775808"),
+        ([(math.inf,), (1e300,)], "a float", "row 1: column 'a' is float, found 1e+300 of type float"),
+        ([([1.0],), ([0.5, -1e39],)], "a array<float>", "row 1: column 'a' is array<float>, found [0.5, -1e+39]"),
+        (pa.table({"a": [1.0, 1e300]}), "a float", "column 'a' has 1e+300, which does not fit into float"),
+        ([(2**64,)], pa.schema([("a", pa.uint64())]), "row 0: column 'a' is uint64, found 18446744073709551616"),
         ([(1, "x"), (2,)], SCHEMA, "row 1: 1 values for the 2 columns a, b: (2,)"),
         ([{"a": 1, "b": "x"}, {"a": 1, "c": "x"}], SCHEMA, "row 1: unknown 'c' and missing 'b'"),
         ([{"a": 1}], SCHEMA, "row 0: missing 'b'"),
@@ -88,10 +94,19 @@ def test_naive_instants_are_utc() -> None:
         ([{"a": 1}, {"a": "x"}], None, "no schema fits"),
     ],
 )
-def test_a_wrong_row_is_shown_with_its_number(rows: Any, schema: str | None, part: str) -> None:
+def test_a_wrong_row_is_shown_with_its_number(rows: Any, schema: Any, part: str) -> None:
     with pytest.raises(SchemaError) as caught:
         Collection(rows, schema)
     assert part in str(caught.value)
+
+
+def test_values_at_the_ends_of_their_types_are_kept() -> None:
+    schema = pa.schema([("n", pa.uint64()), ("x", pa.float32())])
+    rows = [(2**64 - 1, math.inf), (2**63, -math.inf), (0, None), (1.0, 3.0e38)]
+    assert rows_of(Collection(rows, schema))[:3] == rows[:3]
+    for wrong in (1.5, 1e300, math.nan):
+        with pytest.raises(SchemaError, match=rf"row 4: .* found {re.escape(repr(wrong))}"):
+            Collection([*rows, (wrong, None)], schema)
 
 
 def test_a_long_value_is_cut_in_the_message() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -91,6 +92,12 @@ def test_an_exception_shows_the_users_lines_and_not_ours() -> None:
     with pytest.raises(UserCodeError, match=r"(?s)operator 'the-name'.*KeyError: 'missing'.*in broken") as caught:
         run(MapBatches(broken, SAME), BATCH)
     assert "operators/batches.py" not in str(caught.value)
+
+
+def test_pandas_doubles_do_not_become_infinite_floats() -> None:
+    spec = MapBatches(lambda frame: frame.assign(x=[1e300, 0.5, math.inf])[["x"]], "x float", "pandas")
+    with pytest.raises(SchemaError, match="too large for a float"):
+        run(spec, BATCH)
 
 
 def test_missing_pandas_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
