@@ -78,12 +78,12 @@ class Files(Source):
         follow_links: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.path = absolute_location(path)
+        self.path = _location(path, "path")
         self.format = check_format(format)
         self.pattern = pattern
         self.watch_ms = None if watch is None else duration_ms(watch, "Files.watch")
         self.on_error = on_error
-        self.side_file = None if side_file is None else absolute_location(side_file)
+        self.side_file = None if side_file is None else _location(side_file, "side_file")
         self.header = header
         self.delimiter = delimiter
         self.split_bytes = size_bytes(split_size, "Files.split_size")
@@ -185,7 +185,8 @@ class Files(Source):
             raise ConfigError("Files: on_error='side_file' and side_file=directory go together; give both or neither")
         if self.split_bytes < 1:
             raise ConfigError("Files.split_size: must be at least 1 byte")
-        if len(self.delimiter.encode()) != 1 or self.delimiter in '"\r\n':
+        is_text = isinstance(self.delimiter, str)
+        if not is_text or len(self.delimiter.encode()) != 1 or self.delimiter in '"\r\n':
             raise ConfigError(
                 f"Files.delimiter: {self.delimiter!r} is not one character of ASCII, quotes and ends apart"
             )
@@ -209,6 +210,14 @@ class Files(Source):
         raise SchemaError(
             f"{self!r}: there is no file yet to take the schema from; give one, such as 'a long, b string'"
         )
+
+
+def _location(given: str | os.PathLike[str], setting: str) -> str:
+    if not isinstance(given, (str, os.PathLike)):
+        raise ConfigError(
+            f"Files.{setting}: {given!r} is no location; give a path, or a URI such as s3://bucket/directory"
+        )
+    return absolute_location(given)
 
 
 def _literally(name: str) -> str:

@@ -33,9 +33,9 @@ _FAMILIES = (
     (pa.types.is_large_binary, pa.types.is_binary),
     (pa.types.is_fixed_size_binary, pa.types.is_binary),
     (pa.types.is_dictionary, pa.types.is_string),
-    (pa.types.is_nested, pa.types.is_nested),
 )
 """What a column may be in the file, and as what it may be declared; a value that does not fit is a DataError."""
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
 class ParquetSplit:
@@ -117,11 +117,29 @@ def check_columns(found: pa.Schema, declared: pa.Schema, where: str) -> None:
         if found.names.count(field.name) > 1:
             raise SchemaError(f"{where}: the file has column {field.name!r} more than once; rename one in the file")
         kind = found.field(field.name).type
-        if kind != field.type and not any(of(kind) and to(field.type) for of, to in _FAMILIES):
+        if not _is_kin(kind, field.type):
             raise SchemaError(
                 f"{where}: column {field.name!r} is {format_type(kind)} in the file, "
                 f"and {format_type(field.type)} in the schema; mend the schema"
             )
+
+
+def _is_kin(found: pa.DataType, declared: pa.DataType) -> bool:
+    """Whether a column may be declared like this. What is inside of nested ones keeps to the same rules."""
+    if found == declared:
+        return True
+    if pa.types.is_struct(found) and pa.types.is_struct(declared):
+        kinds = {field.name: field.type for field in found}
+        return all(field.name in kinds and _is_kin(kinds[field.name], field.type) for field in declared)
+    if pa.types.is_map(found) and pa.types.is_map(declared):
+        return _is_kin(found.key_type, declared.key_type) and _is_kin(found.item_type, declared.item_type)
+    if _is_list(found) and _is_list(declared):
+        return _is_kin(found.value_type, declared.value_type)
+    return any(of(found) and to(declared) for of, to in _FAMILIES)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return any(test(kind) for test in _LISTS)
 
 
 def _open(opened: pa.NativeFile) -> parquet.ParquetFile:
@@ -146,10 +164,9 @@ def damage_named_as(format: str, where: str) -> Iterator[None]:
 
 
 def _middle(group: parquet.RowGroupMetaData) -> int:
-    """The byte in the middle of a row group: it lies in exactly one split."""
-    first = group.column(0)
-    start = first.data_page_offset
-    if first.dictionary_page_offset is not None:
-        start = min(start, first.dictionary_page_offset)
-    size = sum(group.column(i).total_compressed_size for i in range(group.num_columns))
-    return int(start + size // 2)
+    """The byte in the middle of a row group: it lies in exactly one split. Columns may be stored in any order."""
+    columns = [group.column(i) for i in range(group.num_columns)]
+    # A column without a dictionary has no offset of one.
+    offsets = [(column.data_page_offset, column.dictionary_page_offset) for column in columns]
+    start = min(offset for pair in offsets for offset in pair if offset is not None)
+    return int(start + sum(column.total_compressed_size for column in columns) // 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -15,6 +15,7 @@ from tests.contract.sources import as_table, drain, numbered_rows
 from weir.connectors import Files
 from weir.connectors.csv_format import CsvParser
 from weir.connectors.encode import encode
+from weir.connectors.parquet_split import _middle
 from weir.errors import DataError, SchemaError, StorageUnavailable
 from weir.operators.source import SourceReader
 from weir.runtime.ranged_reads import ranged_file
@@ -183,3 +184,63 @@ def test_every_form_of_an_instant_means_the_same_whatever_was_read_before() -> N
             for other in ("2020-01-01", "2020-01-01T00:00:00+00"):
                 assert read(f"{form}\n{other}\n") == found + read(f"{other}\n"), form
     assert kept > 20
+
+
+# --- Parquet ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["parquet", "arrow"])
+@pytest.mark.parametrize(
+    ("value", "kind", "declared"),
+    [
+        ({"a": 1, "b": 2}, pa.struct({"a": pa.int64(), "b": pa.int64()}), "struct<a: long, c: long>"),
+        ({"a": {"b": 1}}, pa.struct({"a": pa.struct({"b": pa.int64()})}), "struct<a: struct<c: long>>"),
+        (["1"], pa.list_(pa.string()), "array<long>"),
+        ([True], pa.list_(pa.bool_()), "array<string>"),
+        ([1], pa.list_(pa.timestamp("us")), "array<long>"),
+        ([[1.0]], pa.list_(pa.list_(pa.float64())), "array<array<long>>"),
+        ([("k", "1")], pa.map_(pa.string(), pa.string()), "map<string, long>"),
+        ({"a": 1}, pa.struct({"a": pa.int64()}), "array<long>"),
+        ({"a": 1}, pa.struct({"a": pa.int64()}), "long"),
+    ],
+)
+def test_what_is_inside_of_nested_columns_keeps_to_the_rules_of_columns(
+    tmp_path: Path, format: Any, value: Any, kind: pa.DataType, declared: str
+) -> None:
+    table = pa.table({"x": pa.array([value], kind)})
+    (tmp_path / f"a.{format}").write_bytes(encode(table.to_batches(), format).to_pybytes())
+    with pytest.raises(SchemaError, match=rf"a.{format}: column 'x' is .* in the file, and .* in the schema"):
+        rows_of(tmp_path, f"x {declared}")
+
+
+def test_nested_columns_may_be_narrower_than_declared_and_in_another_order(tmp_path: Path) -> None:
+    kind = pa.struct({"a": pa.int32(), "b": pa.large_list(pa.float32()), "c": pa.map_(pa.string(), pa.int32())})
+    table = pa.table({"x": pa.array([{"a": 1, "b": [0.5], "c": [("k", 2)]}, None], kind)})
+    (tmp_path / "a.parquet").write_bytes(encode(table.to_batches(), "parquet").to_pybytes())
+    declared = "x struct<c: map<string, long>, b: array<double>, a: long>"
+    assert rows_of(tmp_path, declared) == [({"c": [("k", 2)], "b": [0.5], "a": 1},), (None,)]
+
+
+class Chunk(NamedTuple):
+    """Where a column of a row group lies in the file."""
+
+    data_page_offset: int
+    dictionary_page_offset: int | None
+    total_compressed_size: int
+
+
+class Group(NamedTuple):
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def num_columns(self) -> int:
+        return len(self.chunks)
+
+    def column(self, number: int) -> Chunk:
+        return self.chunks[number]
+
+
+def test_the_middle_of_a_row_group_lies_in_it_whatever_the_order_of_its_columns() -> None:
+    large, small = Chunk(300, 4, 9_000), Chunk(9_004, None, 80)
+    for chunks in ((large, small), (small, large)):
+        assert _middle(Group(chunks)) == 4 + 9_080 // 2  # type: ignore[arg-type]

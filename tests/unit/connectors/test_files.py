@@ -453,6 +453,9 @@ def test_parquet_values_that_do_not_fit_the_declared_type_are_an_error(tmp_path:
         ({"on_error": "side_file"}, ConfigError, "go together"),
         ({"side_file": "x"}, ConfigError, "go together"),
         ({"delimiter": "||"}, ConfigError, "not one character"),
+        ({"delimiter": None}, ConfigError, "Files.delimiter: None is not one character"),
+        ({"path": 5}, ConfigError, "Files.path: 5 is no location"),
+        ({"on_error": "side_file", "side_file": b"x"}, ConfigError, "Files.side_file: b'x' is no location"),
         ({"split_size": 0}, ConfigError, "split_size"),
         ({"watch": "soon"}, ConfigError, "Files.watch"),
         ({"format": "text"}, SchemaError, "text has one string column"),
@@ -460,7 +463,7 @@ def test_parquet_values_that_do_not_fit_the_declared_type_are_an_error(tmp_path:
 )
 def test_wrong_settings_are_refused_at_once(tmp_path: Path, settings: Any, kind: type[JobError], part: str) -> None:
     with pytest.raises(kind, match=part):
-        Files(tmp_path, **{"schema": SCHEMA, **settings})
+        Files(**{"path": tmp_path, "schema": SCHEMA, **settings})
 
 
 def test_what_cannot_be_known_must_be_said(tmp_path: Path) -> None:
