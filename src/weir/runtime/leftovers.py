@@ -15,6 +15,7 @@ import fcntl
 import getpass
 import os
 import shutil
+import stat
 import tempfile
 import time
 import uuid
@@ -102,14 +103,16 @@ def base_directory(chosen: str | None = None) -> str:
 
 
 def sweep(base: str) -> None:
-    """Remove what dead processes have left below a directory of `base_directory`. Whatever cannot be removed stays."""
-    for run in _names(base):
-        if not os.path.islink(path := os.path.join(base, run)):
-            sweep_run(path)
+    """Remove what dead processes have left below a directory of `base_directory`. Whatever cannot be removed stays, and
+    whatever is somebody else's: anybody may make such a name below the directory for temporary files."""
+    for run in _names(base) if _is_ours(base) else []:
+        sweep_run(os.path.join(base, run))
 
 
 def sweep_run(run: str) -> None:
     """The same for one run: its dead tasks' files, and all of it when nobody of the run is here."""
+    if not _is_ours(run):
+        return
     for name in _names(run):
         if name.endswith(LOCK_SUFFIX) and name != RUN_LOCK and (lock := Lock.seize(os.path.join(run, name))):
             shutil.rmtree(lock.path.removesuffix(LOCK_SUFFIX), ignore_errors=True)
@@ -165,14 +168,21 @@ def make_private(path: str) -> None:
     """Make a directory that nobody else may enter, or refuse one that is somebody else's."""
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
-        found = os.lstat(path)
     except OSError as error:
         raise ConfigError(f"the local directory {path} cannot be made: {error}; set RocksDb(directory=…)") from error
-    if found.st_uid != os.getuid() or not os.path.isdir(path) or os.path.islink(path):
-        # Anybody may make such a name below the directory for temporary files.
+    if not _is_ours(path):
         raise ConfigError(f"the local directory {path} belongs to somebody else; set RocksDb(directory=…)")
-    if found.st_mode & 0o077:
+    if os.lstat(path).st_mode & 0o077:
         os.chmod(path, 0o700)
+
+
+def _is_ours(path: str) -> bool:
+    """Whether this is a directory of this user, and no link to one."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
 def _user() -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from weir.config import RocksDb, Settings
+from weir.errors import ConfigError
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime import leftovers
 from weir.runtime.leftovers import COPIES_KEPT_S, RUN_LOCK, Lock, TemporaryPlace, base_directory, sweep
@@ -152,6 +153,44 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     sweep(str(base))
     assert (base / "older-version" / "1-0-0").exists(), "without a lock nobody knows whose it is"
     assert (tmp_path / "elsewhere" / RUN_LOCK).exists()
+
+
+def _precious(directory: Path) -> Path:
+    """A user's file that lies as a dead task's would: beside a lock that nobody holds."""
+    (directory / "project" / "uv").mkdir(parents=True)
+    (directory / "project" / "uv.lock").touch()
+    (directory / "project" / "uv" / "main.py").write_text("precious")
+    return directory / "project" / "uv" / "main.py"
+
+
+def test_a_base_that_is_a_link_is_not_swept(tmp_path: Path) -> None:
+    precious = _precious(tmp_path / "home")
+    base = Path(base_directory(str(tmp_path)))
+    base.symlink_to(tmp_path / "home")  # by another user, who may make any name in /tmp
+    RunDirectory(Settings(), str(base / "job-run"))
+    with pytest.raises(ConfigError, match="somebody else"):
+        task_of(tmp_path, "job").make()
+    assert precious.exists() and precious.parent.with_suffix(".lock").exists()
+
+
+@pytest.mark.parametrize("whose", ["base", "project"])
+def test_a_directory_of_another_user_is_not_swept(whose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = Path(base_directory(str(tmp_path)))
+    precious = _precious(base)
+    theirs = base if whose == "base" else base / whose
+    honest = os.lstat
+
+    def lstat(path: str) -> os.stat_result:
+        found = list(honest(path))
+        found[stat.ST_UID] += str(path) == str(theirs)
+        return os.stat_result(found)
+
+    monkeypatch.setattr(leftovers.os, "lstat", lstat)
+    sweep(str(base))
+    monkeypatch.undo()
+    assert precious.exists()
+    sweep(str(base))
+    assert not precious.exists(), "this is how a leftover lies"
 
 
 def test_a_lock_whose_file_was_removed_by_a_sweep_is_taken_anew(tmp_path: Path) -> None:
