@@ -62,8 +62,9 @@ class OpenedStore:
 def open_object_store(location: str, shown: str) -> OpenedStore:
     """The store of a URI of SCHEMES. `shown` is how messages name it."""
     uri = urlsplit(location)
-    config, client = _options(uri, shown)
     kind = {"s3": "s3", "gs": "gcs", "gcs": "gcs"}.get(uri.scheme.lower(), "azure")
+    _check_place(kind, uri, shown)
+    config, client = _options(uri, shown)
     if not uri.hostname:
         raise ConfigError(f"storage location {shown!r}: it names no bucket; write {uri.scheme}://bucket/directory")
     _check_encryption(kind, config, client, shown)
@@ -131,6 +132,17 @@ def _options(uri: SplitResult, shown: str) -> tuple[dict[str, str], dict[str, An
         os.environ.get(variable, "").lower() in _YES for variable in _HTTP_VARIABLES
     )
     return config, client
+
+
+def _check_place(kind: str, uri: SplitResult, shown: str) -> None:
+    """Refuse what would be read otherwise than it was meant: as a bucket and a path, and sent, when it is a secret."""
+    user = f"{uri.netloc}{uri.path}".rpartition("@")[0]
+    is_cut = (":" in user and "/" in user) or (":" in uri.netloc and "@" not in uri.netloc)
+    if uri.fragment or (kind != "azure" and is_cut):
+        raise ConfigError(
+            f"storage location {shown!r}: a name or a secret in it holds characters that mean something in a URI; "
+            f"write / as %2F, @ as %40, : as %3A, # as %23 and ? as %3F, or leave the secret to the environment"
+        )
 
 
 def _check_encryption(kind: str, config: dict[str, str], client: dict[str, Any], shown: str) -> None:

@@ -103,7 +103,7 @@ def shown_location(location: str | os.PathLike[str]) -> str:
     's3://…@bucket/out'
     """
     text = os.fspath(location)
-    return text if scheme_of(text) is None else shown(text.partition("?")[0].rstrip("/"))
+    return text if scheme_of(text) is None else shown(text).partition("?")[0].rstrip("/")
 
 
 def place_of(location: str | os.PathLike[str]) -> tuple[str, ...]:

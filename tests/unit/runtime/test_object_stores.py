@@ -94,6 +94,31 @@ def test_no_credential_shows_in_any_text() -> None:
     assert "s3://…@bucket/out/job/file" in texts[3]
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        f"AKIA:{CANARY}/x@bucket/out",
+        f"AKIA:7/{CANARY}@bucket/out",
+        f"AKIA:x@{CANARY}/y@bucket/out",
+        f"AK/IA:{CANARY}@bucket/out",
+        f"AKIA:{CANARY}?x@bucket/out",
+        f"AKIA:{CANARY}#x@bucket/out",
+    ],
+)
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_a_secret_that_a_uri_would_cut_is_refused_before_any_of_it_is_sent(scheme: str, place: str) -> None:
+    with pytest.raises(ConfigError, match=r"write / as %2F") as refused:
+        open_storage(f"{scheme}://{place}?{NOWHERE}", patience=ONCE)
+    assert CANARY not in str(refused.value)
+
+
+def test_names_that_only_look_like_secrets_are_taken() -> None:
+    for place in ("bucket/alice@example.org/out", "bucket/10:00/out", "key:sec%2Fret@bucket/out", "k:p@ss@bucket/out"):
+        open_object_store(f"s3://{place}?{NOWHERE}", "shown")
+    with pytest.raises(ConfigError, match=r"write .* # as %23"):
+        open_object_store(f"s3://bucket/a#b?{NOWHERE}", "shown")
+
+
 def test_an_error_is_one_line_that_names_the_call_and_the_file() -> None:
     storage = open_storage(f"s3://bucket/out?{NOWHERE}&access_key_id=a&secret_access_key=b", patience=ONCE)
     with pytest.raises(StorageUnavailable, match=r"^read s3://bucket/out/file: .*HTTP error[^\n]*$"):
