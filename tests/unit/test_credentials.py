@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -19,7 +20,7 @@ from tests.unit.runtime.test_job import WITHIN_S, ObedientCluster, reach
 from tests.unit.service.test_jobs_cli import weir as command
 from weir import connectors as io
 from weir.config import Checkpoints, JobConfig, NoRestart, Settings
-from weir.errors import JobError, JobFailed, StorageUnavailable, UserCodeError, WeirError, shown
+from weir.errors import DataError, JobError, JobFailed, StorageUnavailable, UserCodeError, WeirError, shown
 from weir.ids import AttemptId, Lineage
 from weir.runtime import job as job_module
 from weir.runtime import storage as storage_module
@@ -196,6 +197,42 @@ def test_rows_in_errors_can_be_hidden_and_never_reach_spark() -> None:
     assert 'raise ValueError(f"no such customer: {row.name}")' in hidden, "the user's own line of code"
     told = str(for_spark(error, "task 1"))
     assert CANARY not in told and "task 1 failed (USER_CODE)" in told
+
+
+@pytest.mark.parametrize(
+    ("fail", "expected"),
+    [
+        (lambda stream: stream.map(lambda row: row.name, "n long", uid="lookup"), "field 'n' is declared bigint"),
+        (lambda stream: stream.map(lambda row: (row.name, 1), "n string", uid="lookup"), "not a row of (n string)"),
+        (lambda stream: stream.map(lambda row: {row.name: 1}, "n string", uid="lookup"), "not a row of (n string)"),
+        (
+            lambda stream: stream.key_by("name").reduce(lambda a, b: {"name": 1, "other": CANARY}, uid="lookup"),
+            "not a row of (name string)",
+        ),
+        (
+            lambda stream: stream.map_batches(lambda frame: frame, "name long", kind="pandas", uid="lookup"),
+            "expected a result with (name bigint)",
+        ),
+        (lambda stream: stream.select(n=pl.col("name").cast(pl.Int64), uid="lookup"), "lookup"),
+    ],
+)
+def test_rows_in_errors_about_results_are_hidden_too(fail: Callable[[Any], Any], expected: str) -> None:
+    from weir.testing import collect_local
+
+    stream = weir.Environment().from_collection([(CANARY,), (CANARY,)], "name string", uid="in")
+    with pytest.raises(WeirError) as caught:
+        collect_local(fail(stream))
+    assert CANARY in for_driver(caught.value, show_rows=True)
+    hidden = for_driver(caught.value, show_rows=False)
+    assert CANARY not in hidden and "lookup" in hidden and expected in hidden and "show_rows" in hidden
+
+
+def test_an_error_of_which_nobody_knows_whether_it_holds_rows_is_told_by_its_kind_and_its_lines() -> None:
+    try:
+        raise DataError(f"bad: {CANARY}")
+    except DataError as error:
+        hidden = for_driver(error, show_rows=False)
+    assert CANARY not in hidden.replace("{CANARY}", "") and "DataError" in hidden and "line" in hidden
 
 
 def test_values_in_errors_of_libraries_are_hidden_too() -> None:

@@ -136,7 +136,8 @@ class Results:
         return array
 
     def _misfit(self, found: str) -> SchemaError:
-        return SchemaError(f"{self._label}: expected a result with ({format_schema(self._schema)}), found {found}")
+        text = f"{self._label}: expected a result with ({format_schema(self._schema)})"
+        return SchemaError(f"{text}, found {found}", without_rows=f"{text}, found another")
 
 
 @lru_cache(maxsize=256)

@@ -116,7 +116,8 @@ class _Project(Operator):
         try:
             result = self._projection.run(batch)
         except DataError as error:
-            raise DataError(f"{operator_label(self._context)}: {error}") from None
+            label = operator_label(self._context)
+            raise DataError(f"{label}: {error}", without_rows=f"{label} failed") from None
         except WeirError:
             raise
         except (Exception, pl.exceptions.PanicException) as error:
@@ -145,7 +146,8 @@ class _Filter(Operator):
             checks_of(self._expressions, batch.schema).run(frame)
             mask = frame.select(self._condition).to_series()
         except DataError as error:
-            raise DataError(f"{operator_label(self._context)}: {error}") from None
+            label = operator_label(self._context)
+            raise DataError(f"{label}: {error}", without_rows=f"{label} failed") from None
         except (Exception, pl.exceptions.PanicException) as error:
             raise user_code_error(error, self._context, doing="the condition") from None
         passing = int(mask.sum())

@@ -43,9 +43,8 @@ def series_to_arrow(series: pl.Series, kind: pa.DataType) -> pa.Array:
     try:
         return array.cast(kind)
     except pa.ArrowException as error:
-        raise SchemaError(
-            f"column {series.name!r}: {format_type(array.type)} does not fit the declared {format_type(kind)}: {error}"
-        ) from None
+        text = f"column {series.name!r}: {format_type(array.type)} does not fit the declared {format_type(kind)}"
+        raise SchemaError(f"{text}: {error}", without_rows=text) from None
 
 
 def arrow_schema(frame: pl.DataFrame) -> pa.Schema:

@@ -103,4 +103,7 @@ class _Reduce(KeyedRowOperator):
         """The writer knows how to say it; it meets the same value in the last result."""
         position = rows.position
         self._writer.write(results[-1:], lambda _: rows.at(position))
-        raise SchemaError(f"{operator_label(self.context)}: {problem.found} does not fit: {problem.reason}")
+        label = operator_label(self.context)
+        raise SchemaError(
+            f"{label}: {problem.found} does not fit: {problem.reason}", without_rows=f"{label}: a result does not fit"
+        )

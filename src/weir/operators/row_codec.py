@@ -142,16 +142,17 @@ class RowWriter:
         raise self._not_a_row(result, "it is neither a tuple nor a dict", row)
 
     def _not_a_row(self, result: Any, problem: str, row: Any) -> SchemaError:
-        text = f"{self._label}: a result is not a row of ({format_schema(self._schema)}): {problem}"
-        return SchemaError(f"{text}\n  result: {shown(result)}{_input(row)}")
+        text = f"{self._label}: a result is not a row of ({format_schema(self._schema)})"
+        return SchemaError(f"{text}: {problem}\n  result: {shown(result)}{_input(row)}", without_rows=text)
 
     def _misfit(self, field: pa.Field, problem: NotOfType, row_of: Callable[[int], Any] | None) -> SchemaError:
         expected = format_type(field.type) + ("" if field.nullable else " not null")
         row = row_of(problem.index) if row_of else None
+        text = f"{self._label}: field {field.name!r} is declared {expected}, but the function returned"
         return SchemaError(
-            f"{self._label}: field {field.name!r} is declared {expected}, but the function returned"
-            f" {problem.found}: {problem.reason}{_input(row)}",
+            f"{text} {problem.found}: {problem.reason}{_input(row)}",
             field=field.name,
+            without_rows=f"{text} something else",
         )
 
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import traceback
 
-from weir.errors import DataError, Unavailable, UserCodeError, WeirError, shown
+from weir.errors import CheckpointError, ConfigError, OwnershipError, Unavailable, WeirError, shown
 
 HIDDEN = "(rows, keys and messages are not shown: Settings.show_rows is False)"
+
+_WITHOUT_ROWS = (Unavailable, ConfigError, CheckpointError, OwnershipError)
+"""They speak of storage, settings and other jobs. All others may quote what a function was given, or returned."""
 
 
 def for_driver(error: BaseException, *, show_rows: bool) -> str:
     """The whole story; without what may hold values of rows, unless they may be shown."""
-    may_hold_rows = isinstance(error, UserCodeError | DataError) or not isinstance(error, WeirError)
-    if show_rows or not may_hold_rows:
+    if show_rows or isinstance(error, _WITHOUT_ROWS):
         return str(error) if isinstance(error, WeirError) else shown("".join(traceback.format_exception(error)))
-    if isinstance(error, WeirError):
-        return f"{shown(error.details.get('without_rows', error.code))} {HIDDEN}"
+    if isinstance(error, WeirError) and "without_rows" in error.details:
+        return f"{shown(error.details['without_rows'])} {HIDDEN}"
     return f"{type(error).__name__} {HIDDEN}\n{''.join(traceback.format_tb(error.__traceback__)).rstrip()}"
 
 
