@@ -19,20 +19,28 @@ from tests.unit.runtime.stores import store_of
 from tests.unit.runtime.test_job import WITHIN_S, ObedientCluster, reach
 from tests.unit.service.test_jobs_cli import weir as command
 from weir import connectors as io
+from weir.api.overrides import Overrides
 from weir.config import Checkpoints, JobConfig, NoRestart, Settings
 from weir.errors import DataError, JobError, JobFailed, StorageUnavailable, UserCodeError, WeirError, shown
-from weir.ids import AttemptId, Lineage
+from weir.ids import AttemptId, CheckpointId, Lineage
+from weir.operators.source import DriverContext
 from weir.runtime import job as job_module
 from weir.runtime import storage as storage_module
+from weir.runtime.asks import Ask
 from weir.runtime.failures import for_driver, for_spark
 from weir.runtime.job import Job
 from weir.runtime.job_client import JobClient
 from weir.runtime.lines import Lines, RunLines, Secret
 from weir.runtime.registry import find_job
+from weir.runtime.savepoints import origin_at
+from weir.runtime.snapshots import Snapshot
 from weir.runtime.storage import location_below, open_storage, open_writable
 from weir.runtime.storage_files import LocalStorage
 from weir.runtime.storage_retry import Patience
 from weir.runtime.task import TaskSpec
+from weir.service.bench.checkpoint_store import StoreOptions
+from weir.snapshot.elements import Barrier
+from weir.snapshot.messages import CheckpointRequested, DeployTask, SendTrigger, TriggerCheckpoint
 
 CANARY = "cAnArY"
 URI = f"canary://AKIA{CANARY}:{CANARY}%2Fx@bucket/jobs?region=eu&secret_key={CANARY}&session_token={CANARY}"
@@ -90,6 +98,24 @@ def test_what_describes_a_job_hides_them() -> None:
     texts += [env.explain(), env.explain("mermaid"), f"{RunLines.new(Settings(tls=True), 'elsewhere')}"]
     assert [text for text in texts if CANARY in text or "PRIVATE" in text] == []
     assert "bucket" in texts[0] and "every" in texts[0]
+
+
+def test_what_carries_a_location_does_not_show_it() -> None:
+    attempt, checkpoint = AttemptId(1), CheckpointId(1)
+    carriers = [
+        origin_at(URI),
+        Overrides(checkpoints_to=URI, from_savepoint=URI, at=URI),
+        Ask("the savepoint", lambda: None, savepoint=URI),
+        Barrier(checkpoint, URI),
+        Snapshot(checkpoint, {}, None, 0.0, savepoint=URI),
+        DriverContext(None, "in", 1, 1, URI, resume=False),
+        StoreOptions(URI),
+        DeployTask(attempt, (), checkpoint, URI),
+        TriggerCheckpoint(attempt, checkpoint, URI),
+        CheckpointRequested(URI),
+        SendTrigger(checkpoint, URI),
+    ]
+    assert [text for text in map(repr, carriers) if CANARY in text] == []
 
 
 @pytest.mark.parametrize(
@@ -156,6 +182,7 @@ def test_neither_status_nor_commands_nor_files_nor_logs_of_a_job_show_them(
             client.savepoint(URI, WITHIN_S)
         ObedientCluster.latest.export_error = None
         said = [str(caught.value), *(repr(command(*words)) for words in COMMANDS), repr(client.entry)]
+        said += [repr(job.checkpoints()), repr(job.checkpoint_history())]
         said += [repr(client.status()), repr(client.checkpoints()), repr(client.metrics())]
         job.cancel()
         said.append(repr(command("status", "words")))

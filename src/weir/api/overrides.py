@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from weir.api.job import JobHandle
@@ -33,10 +33,10 @@ class Overrides:
 
     resume: bool | None = None
     parallelism: int | None = None
-    checkpoints_to: str | None = None
+    checkpoints_to: str | None = field(default=None, repr=False)
     progress: Progress = None
-    at: str | None = None
-    from_savepoint: str | None = None
+    at: str | None = field(default=None, repr=False)
+    from_savepoint: str | None = field(default=None, repr=False)
     allow_dropped_state: bool = False
     inspect: Inspect | None = None
     """Called in place of starting a job."""

@@ -76,7 +76,7 @@ class DriverContext:
     """Of the source: how many readers there will be."""
     slots: int
     """How many tasks the whole job holds."""
-    directory: str | None
+    directory: str | None = field(repr=False)
     """A location that this operator of this job may fill, kept as long as its checkpoints; None: there is none."""
     resume: bool
     """The job goes on from a checkpoint of an earlier run, which may have filled the directory."""

@@ -28,7 +28,7 @@ class Ask:
     ends_job: bool = False
     """The answer comes when the job has ended."""
     is_sent: bool = False
-    savepoint: str | None = None
+    savepoint: str | None = field(default=None, repr=False)
     future: Future[Any] = field(default_factory=Future)
 
 

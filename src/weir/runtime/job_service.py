@@ -158,7 +158,7 @@ def _record(record: CheckpointRecord) -> dict[str, Any]:
         "uploaded_bytes": record.uploaded_bytes,
         "acknowledged": record.acknowledged,
         "final": record.final,
-        "savepoint": None if record.savepoint is None else shown(record.savepoint),
+        "savepoint": record.savepoint,
         "reason": None if record.reason is None else record.reason.value,
         "detail": record.detail,
     }

@@ -15,7 +15,7 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from weir.config import Settings
 from weir.errors import CheckpointError, CorruptCheckpoint
@@ -129,7 +129,7 @@ def _best_effort(result: object) -> None:
 class Origin:
     """A savepoint, or a checkpoint of another run, that a job starts from."""
 
-    location: str
+    location: str = field(repr=False)
     """As it was given, made absolute."""
 
     @property

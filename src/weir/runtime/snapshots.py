@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid
 from weir.operators.base import Frozen
@@ -40,7 +40,7 @@ class Snapshot:
     prepare: Callable[[], Json] | None
     """Makes the sink's epoch durable; must run whether or not the checkpoint completes."""
     started_ms: float
-    savepoint: str | None = None
+    savepoint: str | None = field(default=None, repr=False)
     """Where the states are to be exported to, besides."""
     said: Said = Said()
 

@@ -7,7 +7,7 @@ more rows will come (docs/adr/0003-ended-channels-carry-barriers.md).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from weir.ids import CheckpointId
@@ -18,7 +18,7 @@ class Barrier:
     """All rows before this belong to the checkpoint; all rows after do not."""
 
     checkpoint: CheckpointId
-    savepoint: str | None = None
+    savepoint: str | None = field(default=None, repr=False)
     """Where to export the states to, besides: the checkpoint was asked for as a savepoint."""
     base: CheckpointId | None = None
     """The newest that was complete when this one began. A subtask may hear of that from here first, since barriers come

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from weir.errors import shown
 from weir.ids import AttemptId, CheckpointId
 from weir.snapshot.messages import AbortReason, SnapshotTaken
 
@@ -45,7 +46,7 @@ class CheckpointRecord:
     final: bool = False
     """The last checkpoint of a bounded job."""
     savepoint: str | None = None
-    """Where its states are exported to, when it was asked for as a savepoint."""
+    """Where its states are exported to, when it was asked for as a savepoint; without what opens it."""
 
 
 class History:
@@ -59,7 +60,8 @@ class History:
         return tuple(self._records.values())
 
     def triggered(self, record: CheckpointRecord) -> None:
-        self._records[record.id] = record
+        place = record.savepoint
+        self._records[record.id] = replace(record, savepoint=None if place is None else shown(place))
         if len(self._records) > RECORDS_MAX:
             del self._records[next(iter(self._records))]
 

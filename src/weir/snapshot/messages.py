@@ -187,7 +187,7 @@ class DeployTask:
     attempt: AttemptId
     addresses: tuple[str, ...]
     restore: CheckpointId | None
-    origin: str | None = None
+    origin: str | None = field(default=None, repr=False)
     """Where the checkpoint to restore lies (a savepoint, for example); None: among the job's own."""
 
 
@@ -197,7 +197,7 @@ class TriggerCheckpoint:
 
     attempt: AttemptId
     checkpoint: CheckpointId
-    savepoint: str | None = None
+    savepoint: str | None = field(default=None, repr=False)
     pause: bool = False
     base: CheckpointId | None = None
     """The newest that is complete."""
@@ -302,7 +302,7 @@ class AttemptEnded:
 class CheckpointRequested:
     """A user asks for a checkpoint now."""
 
-    savepoint: str | None = None
+    savepoint: str | None = field(default=None, repr=False)
     """The directory, of its own, that the states are exported to, too."""
     then: Then = Then.GO_ON
     name: str = ""
@@ -373,7 +373,7 @@ class SendTrigger:
     """Tell every task to start the checkpoint."""
 
     checkpoint: CheckpointId
-    savepoint: str | None = None
+    savepoint: str | None = field(default=None, repr=False)
     pause: bool = False
     base: CheckpointId | None = None
 

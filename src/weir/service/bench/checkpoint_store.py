@@ -34,7 +34,7 @@ _MB = 1 << 20
 class StoreOptions:
     """What is measured."""
 
-    to: str
+    to: str = field(repr=False)
     calls: int = 50
     """How often each call is made."""
     files: int = 64
