@@ -7,6 +7,7 @@ their unit in the name. Never touches files or clocks.
 from __future__ import annotations
 
 import math
+import os
 import re
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -27,8 +28,13 @@ Mode: TypeAlias = Literal["exactly_once", "at_least_once", "none"]
 MAX_PARALLELISM_LIMIT = 32_768
 """Then every key group fits into an int16. Flink has the same limit."""
 
+MESSAGE_MAX_LEAST_BYTES = 64 << 10
+"""Any answer to a command fits into this."""
+
 _DURATION_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE_BYTES = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
+_NUMBER_MAX = 1 << 63
+"""No duration and no size is as large as this."""
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
 
 
@@ -41,7 +47,7 @@ def duration_ms(value: Duration, name: str = "duration") -> int:
     if isinstance(value, timedelta):
         ms = value.total_seconds() * 1_000
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        ms = value * 1_000
+        ms = value * 1_000 if abs(value) < _NUMBER_MAX else math.inf
     elif isinstance(value, str) and (match := re.fullmatch(rf"\s*{_NUMBER}\s*(ms|s|m|h|d)\s*", value)):
         ms = float(match[1]) * _DURATION_MS[match[2]]
     else:
@@ -61,10 +67,13 @@ def size_bytes(value: Size, name: str = "size") -> int:
     >>> size_bytes("64KB"), size_bytes(10)
     (65536, 10)
     """
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    if isinstance(value, str) and (match := re.fullmatch(rf"\s*{_NUMBER}\s*([KMGT]?B)\s*", value.upper())):
-        return round(float(match[1]) * _SIZE_BYTES[match[2]])
+    bytes = math.nan
+    if isinstance(value, int) and not isinstance(value, bool):
+        bytes = value
+    elif isinstance(value, str) and (match := re.fullmatch(rf"\s*{_NUMBER}\s*([KMGT]?B)\s*", value.upper())):
+        bytes = float(match[1]) * _SIZE_BYTES[match[2]]
+    if 0 <= bytes < _NUMBER_MAX:
+        return round(bytes)
     raise ConfigError(f"{name}: {value!r} is not a size; write '64KB', '512MB', '2GB' or a number of bytes")
 
 
@@ -105,6 +114,13 @@ def check_at_least(owner: object, name: str, least: float) -> None:
         raise ConfigError(f"{setting}: {value} is below {least}")
 
 
+def check_booleans(owner: object, *names: str) -> None:
+    """Refuse a setting that is neither True nor False: "false" would be taken for True."""
+    for name in names:
+        if not isinstance(value := getattr(owner, name), bool):
+            raise ConfigError(f"{type(owner).__name__}.{name}: {value!r} is neither True nor False")
+
+
 @dataclass(frozen=True)
 class Checkpoints:
     """How often, where and how strictly a job snapshots itself.
@@ -142,6 +158,9 @@ class Checkpoints:
         return repr(None if self.to is None else shown(self.to))
 
     def __post_init__(self) -> None:
+        if self.to is not None and not (isinstance(self.to, (str, os.PathLike)) and os.fspath(self.to).strip()):
+            raise ConfigError(f"Checkpoints.to: {self.to!r} is no location; give a path, a URI, or None for memory")
+        check_booleans(self, "exclusive_storage")
         if self.mode not in ("exactly_once", "at_least_once", "none"):
             raise ConfigError(f"Checkpoints.mode: {self.mode!r} is not one of exactly_once, at_least_once, none")
         for name, least in (("max_concurrent", 1), ("tolerable_failures", 0), ("retain", 1)):
@@ -307,6 +326,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("max_parallelism", "batch_rows_max", "channel_batches_max", "snapshot_threads"):
             check_at_least(self, name, 1)
+        check_booleans(self, "trust_spark_network", "show_rows", "local_recovery", "share_slots")
         if not isinstance(self.backend, (Heap, RocksDb)):
             raise ConfigError(f"Settings.backend: expected Heap() or RocksDb(…), found {self.backend!r}")
         if not 0 < self.snapshot_share <= 1:
@@ -331,7 +351,8 @@ class Settings:
     def _check_lines(self) -> None:
         if self.tls != "auto" and not isinstance(self.tls, bool):
             raise ConfigError(f"Settings.tls: {self.tls!r} is not 'auto', True or False")
-        size_bytes(self.message_max, "Settings.message_max")
+        if size_bytes(self.message_max, "Settings.message_max") < MESSAGE_MAX_LEAST_BYTES:
+            raise ConfigError(f"Settings.message_max: {self.message_max!r} is below {MESSAGE_MAX_LEAST_BYTES} bytes")
         for name in ("driver_ports", "task_ports"):
             if getattr(self, name) is not None:
                 port_range(getattr(self, name), f"Settings.{name}")
@@ -413,3 +434,6 @@ class JobConfig:
     """Where to start from as long as there is no checkpoint of its own: a savepoint, or a checkpoint of another run."""
     allow_dropped_state: bool = False
     """State of operators that are no longer there may be left out when a checkpoint is restored."""
+
+    def __post_init__(self) -> None:
+        check_booleans(self, "resume", "allow_dropped_state")

@@ -46,7 +46,23 @@ def test_a_duration_becomes_whole_milliseconds(written: Any, expected_ms: int) -
     assert duration_ms(written) == expected_ms
 
 
-BAD_DURATIONS = ["", "5", "5 parsecs", "s", ".s", "1.2.3s", "-5s", "5S", None, True, [], float("nan"), float("inf")]
+BAD_DURATIONS = [
+    10**400,
+    1e300,
+    "",
+    "5",
+    "5 parsecs",
+    "s",
+    ".s",
+    "1.2.3s",
+    "-5s",
+    "5S",
+    None,
+    True,
+    [],
+    float("nan"),
+    float("inf"),
+]
 
 
 @pytest.mark.parametrize("written", [*BAD_DURATIONS, -1, timedelta(seconds=-1)], ids=repr)
@@ -65,7 +81,11 @@ def test_a_size_becomes_bytes(written: Any, expected_bytes: int) -> None:
     assert size_bytes(written) == expected_bytes
 
 
-@pytest.mark.parametrize("written", ["", "64", "KB", "1.2.3KB", ".KB", "-1KB", "3PB", -1, 1.5, None, True], ids=repr)
+@pytest.mark.parametrize(
+    "written",
+    ["", "64", "KB", "1.2.3KB", ".KB", "-1KB", "3PB", "9" * 400 + "GB", 10**400, -1, 1.5, None, True],
+    ids=repr,
+)
 def test_a_bad_size_is_refused_by_name_and_value(written: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         size_bytes(written, "Checkpoints.memory_limit")
@@ -86,6 +106,16 @@ BAD_SETTINGS: list[tuple[type[Any], str, Any]] = [
     (Checkpoints, "retain", 0),
     (Checkpoints, "retain", 1.5),
     (Checkpoints, "memory_limit", "lots"),
+    (Checkpoints, "exclusive_storage", "no"),
+    (Checkpoints, "to", ""),
+    (Checkpoints, "to", 5),
+    (Settings, "trust_spark_network", "false"),
+    (Settings, "show_rows", "false"),
+    (Settings, "local_recovery", 1),
+    (Settings, "share_slots", None),
+    (Settings, "message_max", 0),
+    (Settings, "message_max", 10),
+    (Settings, "ping_interval", 10**400),
     (Settings, "max_parallelism", 0),
     (Settings, "max_parallelism", 32_769),
     (Settings, "batch_rows_max", 0),
@@ -128,6 +158,12 @@ def test_a_bad_value_is_refused_when_the_settings_are_made(kind: type[Any], name
     with pytest.raises(ConfigError) as caught:
         kind(**{name: value})
     assert str(caught.value).startswith(f"{kind.__name__}.{name}: ")
+
+
+@pytest.mark.parametrize("name", ["resume", "allow_dropped_state"])
+def test_what_a_run_is_asked_for_is_a_plain_yes_or_no(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"JobConfig.{name}: 'no' is neither True nor False"):
+        JobConfig("totals", **{name: "no"})  # type: ignore[arg-type]
 
 
 def test_the_defaults_are_valid_and_survive_pickling() -> None:
