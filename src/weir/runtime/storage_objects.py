@@ -35,7 +35,9 @@ DELETED_AT_ONCE_MAX = 1_000
 DELETE_ROUNDS_MAX = 10
 
 _NO_ROOM = re.compile(r"StorageFull|QuotaExceeded|InsufficientCapacity|InsufficientStorage|\b507\b|No space left")
-_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
+_NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist")
+_NO_FILE = ("NoSuchKey", "NoSuchVersion", "NotFound", "BlobNotFound", "PathNotFound", "ResourceNotFound")
+_CODE, _MESSAGE = (re.compile(rf"<{name}>([^<]*)</{name}>") for name in ("Code", "Message"))
 _QUERY = re.compile(r"(\w+://[^\s?]+)\?\S+")
 
 
@@ -167,7 +169,9 @@ class ObjectStorage:
         with self._translated(self._name(path), "list"):
             found = obstore.list_with_delimiter(self._store, self._at(path) or None)
         directories = {_last(prefix) for prefix in found["common_prefixes"]}
-        objects = {_last(item["path"]): item for item in found["objects"]}
+        # Consoles and other tools mark a directory by an empty object that ends with a slash, which is not shown here.
+        inside = {_last(item["path"]): item for item in found["objects"] if item["path"] != self._at(path)}
+        objects = {name: item for name, item in inside.items() if item["size"] or name not in directories}
         return directories, {name: item for name, item in objects.items() if not name.startswith(TEMPORARY)}
 
     def _copied(self, old: str, new: str) -> bool:
@@ -213,12 +217,11 @@ class ObjectStorage:
         except FileExistsError:
             raise
         except FileNotFoundError as error:
-            if (
-                "NoSuchBucket" in str(error)
-                or "ContainerNotFound" in str(error)
-                or "bucket does not exist" in str(error)
-            ):
+            if _NO_BUCKET.search(str(error)):
                 raise StorageUnavailable(f"{action} {where}: there is no such bucket") from None
+            if (code := _CODE.search(str(error))) and code[1] not in _NO_FILE:
+                # Not found was the account, perhaps, and not the file.
+                raise StorageUnavailable(f"{action} {where}: {self._redacted(str(error))}") from None
             raise FileNotFoundError(f"{where}: no such file") from None
         except StorageUnavailable as error:
             raise StorageUnavailable(f"{action} {where}: {error}") from None
@@ -228,8 +231,11 @@ class ObjectStorage:
             raise kind(f"{action} {where}: {cause}") from None
 
     def _redacted(self, text: str) -> str:
-        # The first line says what happened; those below it are of interest to obstore's authors only.
-        line = _QUERY.sub(r"\1", text.split("\n", 1)[0].strip())
+        # The first line says what happened; below it are the store's own words, as XML, and what is of interest to
+        # obstore's authors only.
+        said = ": ".join(found[1] for part in (_CODE, _MESSAGE) if (found := part.search(text)))
+        line = _QUERY.sub(r"\1", text.split("\n", 1)[0].partition("<?xml")[0].strip())
+        line = f"{line} {said.rstrip('.')}".strip()
         for secret in self._secrets:
             line = line.replace(secret, "***")
         return line

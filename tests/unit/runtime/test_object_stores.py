@@ -125,6 +125,58 @@ def test_an_error_is_one_line_that_names_the_call_and_the_file() -> None:
         storage.read("file")
 
 
+def _answered(code: str, message: str) -> str:
+    """What obstore makes of a refusal."""
+    return (
+        f"Object at location a not found: Error performing GET http://host/bucket/a?x-id={CANARY} in 1ms - Server "
+        f'returned non-2xx status code: 404 Not Found: <?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}'
+        f"</Code><Message>{message}</Message><StringToSign>{CANARY}</StringToSign></Error>\n\n"
+        "Debug source:\nNotFound { … }"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "expected"),
+    [
+        (FileNotFoundError, "NoSuchKey", FileNotFoundError),
+        (FileNotFoundError, "BlobNotFound", FileNotFoundError),
+        (FileNotFoundError, "XAdminUserNotFound", StorageUnavailable),
+        (PermissionError, "SignatureDoesNotMatch", StorageUnavailable),
+    ],
+)
+def test_a_refusal_is_told_in_the_store_s_own_words(
+    kind: type[OSError], code: str, expected: type[OSError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise kind(_answered(code, f"No such {CANARY}2 here."))
+
+    monkeypatch.setattr(storage_objects.obstore, "get", refuse)
+    storage = ObjectStorage(MemoryStore(), "root", location="s3://bucket/root", secrets=[f"{CANARY}2"])
+    with pytest.raises(expected) as raised:
+        storage.read("a")
+    if expected is StorageUnavailable:
+        assert str(raised.value).endswith(f"404 Not Found: {code}: No such *** here")
+    assert CANARY not in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_what_marks_a_directory_is_no_file_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consoles make an empty object "in/", which obstore shows as "in"."""
+    honest = obstore.list_with_delimiter
+
+    def marked(store: MemoryStore, prefix: str) -> dict[str, object]:
+        found = honest(store, prefix)
+        marker = {**found["objects"][0], "size": 0}
+        objects = [*found["objects"], marker | {"path": prefix}, marker | {"path": f"{prefix}/sub"}]
+        return {"common_prefixes": [*found["common_prefixes"], f"{prefix}/empty"], "objects": objects}
+
+    monkeypatch.setattr(storage_objects.obstore, "list_with_delimiter", marked)
+    storage = ObjectStorage(MemoryStore(), "in", location="s3://bucket/in")
+    storage.write("rows", b"x")
+    storage.write("sub/rows", b"x")
+    assert storage.list("") == ["empty", "rows", "sub"]
+    assert storage.sizes("") == {"rows": 1} and list(storage.details("")) == ["rows"]
+
+
 class Careless:
     """What an S3 server does that does not know conditions: it ignores them."""
 
