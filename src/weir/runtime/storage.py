@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import threading
 import uuid
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from weir.runtime.ports import Storage
 from weir.runtime.storage_files import TEMPORARY, LocalStorage, checked
 from weir.runtime.storage_retry import DEFAULT_PATIENCE, Patience, PatientStorage
 
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _OBJECT_STORES = ("s3", "gs", "gcs", "abfs", "abfss", "az")
 _HADOOP = ("hdfs", "viewfs")
 KNOWN_SCHEMES = ("file", *_OBJECT_STORES, *_HADOOP)
@@ -57,7 +59,7 @@ def register_scheme(scheme: str, factory: StorageFactory) -> None:
 
 
 def absolute_location(location: str | os.PathLike[str]) -> str:
-    """The same place, whatever the working directory of the process that opens it.
+    """The same place, whatever the working directory of the process that opens it. ConfigError when it is none.
 
     >>> absolute_location("s3://bucket/out/")
     's3://bucket/out'
@@ -67,6 +69,8 @@ def absolute_location(location: str | os.PathLike[str]) -> str:
         raise ConfigError("an empty string is not a location; give a path or a URI such as s3://bucket/directory")
     if scheme_of(text) is None:
         return os.path.abspath(os.path.expanduser(text))
+    if not text.partition("://")[2].partition("?")[0].strip("/"):
+        raise ConfigError(f"storage location {shown(text)!r} names no place; write what follows the ://, too")
     return text.rstrip("/") if "?" not in text else text
 
 
@@ -115,11 +119,13 @@ def place_of(location: str | os.PathLike[str]) -> tuple[str, ...]:
     text = absolute_location(location)
     scheme = scheme_of(text)
     if scheme is None or scheme == "file":
-        path = text if scheme is None else url2pathname(urlsplit(text).path)
-        return ("file", *filter(None, os.path.realpath(path).split(os.sep)))
+        return ("file", *filter(None, os.path.realpath(_local_path(text)).split(os.sep)))
     parts = urlsplit(text)
     path = posixpath.normpath(unquote(parts.path) or "/")
-    return ({"gcs": "gs", "abfss": "abfs"}.get(scheme, scheme), parts.netloc, *filter(None, path.split("/")))
+    user, _, host = parts.netloc.rpartition("@")
+    kind = {"gcs": "gs", "abfss": "abfs"}.get(scheme, scheme)
+    bucket = (user.partition(":")[0], host) if kind == "abfs" else (host,)
+    return (kind, *bucket, *filter(None, path.split("/")))
 
 
 def open_storage(
@@ -132,14 +138,25 @@ def open_storage(
     if scheme in _registered:
         return _registered[scheme](text)
     if scheme is None or scheme == "file":
-        path = text if scheme is None else url2pathname(urlsplit(text).path)
-        return PatientStorage(LocalStorage(path, create=create), patience)
+        return PatientStorage(LocalStorage(_local_path(text), create=create), patience)
     if scheme not in KNOWN_SCHEMES:
         raise ConfigError(
             f"storage location {text!r}: the scheme {scheme!r} is not known; "
             f"use a local path or one of {', '.join(f'{known}://' for known in KNOWN_SCHEMES)}"
         )
     return PatientStorage(_open_remote(text, scheme), patience)
+
+
+def _local_path(text: str) -> str:
+    if scheme_of(text) is None:
+        return text
+    uri = urlsplit(text)
+    if uri.netloc not in ("", "localhost"):
+        raise ConfigError(
+            f"storage location {shown(text)!r}: {uri.netloc!r} would be a host, and files are local; write "
+            f"file:///directory, or a path"
+        )
+    return url2pathname(uri.path)
 
 
 def _open_remote(text: str, scheme: str) -> ReadableStorage:
@@ -160,8 +177,8 @@ def scheme_of(location: str) -> str | None:
     >>> scheme_of("s3://bucket/x"), scheme_of("/tmp/x")
     ('s3', None)
     """
-    head, separator, _ = location.partition("://")
-    return head.lower() if separator and head.isidentifier() else None
+    match = _SCHEME.match(location)
+    return match[1].lower() if match else None
 
 
 def open_writable(location: str | os.PathLike[str], what: str, *, patience: Patience = DEFAULT_PATIENCE) -> Storage:

@@ -19,9 +19,12 @@ from weir.runtime.storage import (
     MemoryStorage,
     absolute_location,
     check_writable,
+    location_below,
     open_storage,
     open_writable,
+    place_of,
     register_scheme,
+    scheme_of,
 )
 from weir.runtime.storage_files import LocalStorage
 from weir.runtime.storage_hdfs import HdfsStorage
@@ -51,6 +54,47 @@ def test_a_relative_path_means_the_same_place_wherever_it_is_opened(
 def test_an_empty_location_is_refused() -> None:
     with pytest.raises(ConfigError, match="empty"):
         open_storage(" ")
+
+
+@pytest.mark.parametrize("location", ["s3://", "s3:///", "gs://?region=eu", "file://", "file:///", "hdfs:///"])
+def test_a_scheme_alone_is_no_location(location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for use in (absolute_location, open_storage, place_of, lambda text: location_below(text, "job")):
+        with pytest.raises(ConfigError, match="names no place"):
+            use(location)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_uri_names_no_host(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'checkpoints' would be a host.*file:///directory"):
+        open_storage("file://checkpoints/x", create=False)
+    open_storage(f"file://localhost{tmp_path}").write("x", b"1")
+    assert (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("scheme", ["my-s3", "s3+x", "S3.y", "s3a"])
+def test_whatever_may_be_a_scheme_is_taken_for_one(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert scheme_of(f"{scheme}://bucket/x") == scheme.lower()
+    with pytest.raises(ConfigError, match="is not known"):
+        open_storage(f"{scheme}://bucket/x")
+    assert [scheme_of(path) for path in ("./a://b", "/a://b", "a:/b", "1a://b", "a b://c")] == [None] * 5
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("s3://key:secret@bucket/out", "s3://bucket/out/"),
+        ("s3://key:p@ss@bucket/out", "S3://bucket/out?region=eu"),
+        ("hdfs://user@host:8020/out", "hdfs://host:8020/out"),
+        ("abfss://box:key@account/out", "abfs://box@account/out"),
+    ],
+)
+def test_who_opens_a_place_does_not_make_it_another(one: str, other: str) -> None:
+    assert place_of(one) == place_of(other)
+    assert place_of("abfs://box@account/out") != place_of("abfs://other@account/out")
 
 
 def test_nothing_is_made_when_not_asked_to(tmp_path: Path) -> None:
