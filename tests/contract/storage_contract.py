@@ -65,6 +65,16 @@ class StorageContract:
         assert storage.read("owner").to_pybytes() == b"first"
         assert storage.list("") == ["owner"]
 
+    def test_create_succeeds_again_where_its_own_content_is(self, storage: Storage) -> None:
+        """Whoever got no reply asks once more, and must not take its own work for somebody else's."""
+        assert storage.create("dir/owner", b"mine") is True
+        assert storage.create("dir/owner", b"mine") is True
+        assert storage.create("dir/owner", b"mine, too") is False
+        storage.delete("dir/owner")
+        assert storage.create("dir/owner", b"") is True
+        assert storage.create("dir/owner", b"") is True
+        assert storage.create("dir/owner", b"theirs") is False
+
     def test_every_implementation_says_that_it_creates_atomically(self, storage: Storage) -> None:
         assert storage.creates_atomically
         assert storage.list("") == []

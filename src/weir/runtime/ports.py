@@ -110,8 +110,9 @@ class Storage(Protocol):
         """Make a file appear with all its content at once, durably: never half of it. Replaces one that is there."""
 
     def create(self, path: str, data: bytes) -> bool:
-        """Like publish, but False, and nothing changed, when the file is there already. Whoever gets no reply looks
-        whether it is there with this content, so no two callers ever give the same."""
+        """Like publish, but it never replaces another file. True when the file is there with this content: by this
+        call, by an earlier one whose reply was lost, or by another caller who gave the same, so whoever must know that
+        it is his own gives what nobody else does. False, and nothing changed, when it is there with other content."""
 
     def read(self, path: str) -> pa.Buffer:
         """The content of a file, or FileNotFoundError."""

@@ -339,7 +339,7 @@ class MemoryStorage:
         buffer = pa.py_buffer(bytes(data))
         with self._lock:
             if checked(path) in self._files:
-                return False
+                return bool(self._get(checked(path)) == buffer)
             self._put(checked(path), buffer)
             return True
 

@@ -90,7 +90,8 @@ class LocalStorage:
             try:
                 rename_exclusively(temporary, target)
             except FileExistsError:
-                return False
+                if not _holds(target, data):
+                    return False
             _sync_directory(os.path.dirname(target))
             return True
 
@@ -217,6 +218,14 @@ def _write_durably(path: str, data: pa.Buffer | bytes) -> None:
         with suppress(OSError):
             os.unlink(path)
         raise
+
+
+def _holds(path: str, data: bytes) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read() == memoryview(data)
+    except FileNotFoundError:
+        raise StorageUnavailable(f"create {path}: it was there, and is gone; try again") from None
 
 
 def _make_directories(path: str) -> None:

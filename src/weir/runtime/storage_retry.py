@@ -2,7 +2,7 @@
 
 Comes in: a Storage whose calls may fail, or do their work and lose the reply. Goes out: the same
 port, whose calls fail only when a named number of tries has. A repeated call never takes its own
-earlier work for somebody else's: a create is decided by reading back, a move by looking.
+earlier work for somebody else's: a create is decided by the content that is there, a move by looking.
 Randomness and waiting are passed in. StorageFull and missing files are answers, not failures.
 """
 
@@ -97,7 +97,7 @@ class PatientStorage:
                 raise
 
         try:
-            return self._patiently(act) or (lost_replies > 0 and self._holds(path, data))
+            return self._patiently(act)
         except StorageFull as error:
             if lost_replies:
                 raise StorageUnavailable(f"{error}; an earlier try may have succeeded") from error
@@ -153,12 +153,6 @@ class PatientStorage:
 
     def is_directory(self, path: str) -> bool:
         return self._patiently(lambda: self._storage.is_directory(path))
-
-    def _holds(self, path: str, data: bytes) -> bool:
-        try:
-            return bool(self.read(path) == pa.py_buffer(data))
-        except FileNotFoundError:
-            return False
 
     def _patiently(self, act: Callable[[], T]) -> T:
         failures = 0

@@ -115,13 +115,6 @@ def test_a_create_whose_reply_was_lost_is_known_by_its_content() -> None:
     assert beaten.storage.create("claim", b"mine") is False
 
 
-def test_a_create_that_was_answered_is_not_read_back() -> None:
-    stand = Stand()
-    stand.inner.write("claim", b"mine")
-    assert stand.storage.create("claim", b"mine") is False
-    assert stand.inner.calls == 1
-
-
 def test_a_move_whose_reply_was_lost_has_happened() -> None:
     stand = Stand("lost")
     stand.inner.write("pending", b"rows")
