@@ -2,8 +2,9 @@
 
 Comes in: a Storage whose calls may fail, or do their work and lose the reply. Goes out: the same
 port, whose calls fail only when a named number of tries has. A repeated call never takes its own
-earlier work for somebody else's: a create is decided by the content that is there, a move by looking.
-Randomness and waiting are passed in. StorageFull and missing files are answers, not failures.
+earlier work for somebody else's: a create is decided by the content that is there, a move by the
+file that was there before. Randomness and waiting are passed in. StorageFull and missing files
+are answers, not failures.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from weir.config import Settings, duration_ms
 from weir.errors import StorageFull, StorageUnavailable
 from weir.runtime.file_details import FileDetails
 from weir.runtime.ranged_reads import RangedFile, ranged_file
+from weir.snapshot.backoff import Backoff
 
 if TYPE_CHECKING:
     from weir.runtime.storage import ReadableStorage
@@ -42,7 +44,7 @@ class Patience:
     def pause_ms(self, failures: int, draw: float) -> float:
         """How long to wait after so many failures in a row. `draw`, between 0 and 1, keeps callers that failed
         together from coming back together."""
-        return min(self.maximum_ms, self.initial_ms * 2.0 ** (failures - 1)) * (0.5 + draw / 2)
+        return Backoff(self.initial_ms, self.maximum_ms).delay_ms(failures, draw)
 
 
 DEFAULT_PATIENCE = Patience()
@@ -116,6 +118,7 @@ class PatientStorage:
         self._patiently(lambda: self._storage.prune(path))
 
     def move(self, source: str, target: str) -> None:
+        size_bytes = self.detail(source).size_bytes
         lost_replies = 0
 
         def act() -> None:
@@ -126,8 +129,9 @@ class PatientStorage:
                 lost_replies += 1
                 raise
             except FileNotFoundError:
-                # Ours may be the move that took it there.
-                if lost_replies == 0 or not self._storage.is_file(target):
+                # It was there: ours may be the move that took it to the target. What is there now may be another's, or
+                # what its reader has made of it since, and is never taken for it.
+                if lost_replies == 0 or self._storage.detail(target).size_bytes != size_bytes:
                     raise
 
         self._patiently(act)

@@ -21,6 +21,7 @@ from weir.errors import StorageFull, StorageUnavailable
 from weir.ids import AttemptId, CheckpointId, Lineage, Uid
 from weir.operators.base import OperatorContext
 from weir.operators.sink import SinkOwner
+from weir.runtime.file_details import FileDetails
 from weir.runtime.ranged_reads import ranged_file
 from weir.runtime.savepoints import SavepointDesk
 from weir.runtime.storage import MemoryStorage, open_storage
@@ -38,6 +39,13 @@ class Scripted(MemoryStorage):
         super().__init__(1 << 20)
         self.script = list(script)
         self.calls = 0
+        self.then: Callable[[], None] = lambda: None
+        """What happens between a lost reply and the next try."""
+
+    def detail(self, path: str) -> FileDetails:
+        if not self.is_file(path):
+            raise FileNotFoundError(path)
+        return FileDetails(self.sizes("")[path])
 
     def create(self, path: str, data: bytes) -> bool:
         return self._play(lambda: super(Scripted, self).create(path, data))
@@ -61,6 +69,7 @@ class Scripted(MemoryStorage):
             raise StorageUnavailable("refused")
         result = act()
         if step == "lost":
+            self.then()
             raise StorageUnavailable("no reply")
         return result
 
@@ -125,6 +134,20 @@ def test_a_move_whose_reply_was_lost_has_happened() -> None:
 def test_a_move_of_a_file_that_never_was_is_refused_also_after_a_failure() -> None:
     with pytest.raises(FileNotFoundError):
         Stand("refused").storage.move("pending", "part")
+    stand = Stand("refused")
+    stand.inner.write("part", b"somebody else's")
+    with pytest.raises(FileNotFoundError):
+        stand.storage.move("pending", "part")
+
+
+def test_a_move_whose_reply_was_lost_is_not_known_by_what_others_put_in_its_place() -> None:
+    stand = Stand("lost")
+    stand.inner.write("pending", b"rows")
+    # Its reader compacts the output before the move is tried again.
+    stand.inner.then = lambda: stand.inner.write("part", b"many more rows")
+    with pytest.raises(FileNotFoundError):
+        stand.storage.move("pending", "part")
+    assert stand.inner.list("") == ["part"]
 
 
 def test_a_move_never_takes_anothers_file_for_its_own() -> None:
@@ -134,6 +157,10 @@ def test_a_move_never_takes_anothers_file_for_its_own() -> None:
     with pytest.raises(FileExistsError):
         stand.storage.move("pending", "part")
     assert stand.inner.read("pending").to_pybytes() == b"rows"
+
+
+def test_a_pause_stays_at_its_longest_however_often_a_call_has_failed() -> None:
+    assert Patience(10**6, 100, 10_000).pause_ms(5_000, 1.0) == 10_000
 
 
 def test_a_local_path_that_may_not_be_written_is_refused_at_once(tmp_path: Path) -> None:
