@@ -31,8 +31,9 @@ READ_TIMEOUT_S = 60
 """Longest silence of a store in the middle of a request. A part of an upload must be through by then."""
 REQUEST_TIMEOUT_S = 600
 
-REQUEST_RETRIES_MAX = 2
-"""Times that one request is repeated below us, so that a large upload need not begin again for one of its parts."""
+PIECE_RETRIES_MAX = 2
+"""Times that a piece of a large file, on its way there or back, is asked for again below us, so that the whole need not
+begin again. No other request is: how often a call is tried again is a setting."""
 _RETRY_TIMEOUT_S = 120
 _RETRY_INITIAL_MS = 100
 _RETRY_MAX_MS = 1_000
@@ -54,6 +55,8 @@ class OpenedStore:
     """A bucket or container, and a directory in it."""
 
     store: ObjectStore
+    repeating: ObjectStore
+    """The same one, for large files in pieces."""
     root: str
     secrets: tuple[str, ...]
     """Must be in no message: an error of the store may quote what was sent."""
@@ -70,7 +73,7 @@ def open_object_store(location: str, shown: str) -> OpenedStore:
     _check_encryption(kind, config, client, shown)
     secrets = tuple(value for key, value in config.items() if key not in _NOT_SECRET and len(value) > 3)
     try:
-        store = _store(kind, uri, config, client)
+        store, repeating = (_store(kind, uri, config, client, retries_max=times) for times in (0, PIECE_RETRIES_MAX))
     except Exception as error:  # obstore's BaseError, or ValueError
         cause = str(error).split("\n", 1)[0]
         for secret in secrets:
@@ -79,14 +82,16 @@ def open_object_store(location: str, shown: str) -> OpenedStore:
             f"storage location {shown!r}: {cause} Options at the end of the URI are settings of the store, such as "
             f"region and endpoint, or of the connection: {', '.join(_CLIENT_OPTIONS)}."
         ) from None
-    return OpenedStore(store, unquote(uri.path).strip("/"), secrets)
+    return OpenedStore(store, repeating, unquote(uri.path).strip("/"), secrets)
 
 
-def _store(kind: str, uri: SplitResult, config: dict[str, str], client: dict[str, Any]) -> ObjectStore:
+def _store(
+    kind: str, uri: SplitResult, config: dict[str, str], client: dict[str, Any], *, retries_max: int
+) -> ObjectStore:
     options: dict[str, Any] = {
         "client_options": client,
         "retry_config": {
-            "max_retries": REQUEST_RETRIES_MAX,
+            "max_retries": retries_max,
             "retry_timeout": timedelta(seconds=_RETRY_TIMEOUT_S),
             "backoff": {
                 "init_backoff": timedelta(milliseconds=_RETRY_INITIAL_MS),

@@ -24,7 +24,7 @@ from weir.runtime import layout
 from weir.runtime.ports import Background, Storage
 from weir.runtime.state_files import CheckpointWriter
 from weir.runtime.storage import absolute_location, location_below, open_storage, scheme_of
-from weir.runtime.storage_retry import patience_of
+from weir.runtime.storage_retry import DEFAULT_PATIENCE, Patience, patience_of
 from weir.snapshot.manifest import Manifest, PartOf, decode, encode
 from weir.snapshot.messages import Json
 
@@ -142,8 +142,8 @@ class Origin:
     def manifest_path(self) -> str:
         return f"{posixpath.basename(self._parts[0])}/{layout.MANIFEST}" if self._is_checkpoint else layout.MANIFEST
 
-    def open(self) -> Storage:
-        return open_storage(self.root, create=False)
+    def open(self, patience: Patience = DEFAULT_PATIENCE) -> Storage:
+        return open_storage(self.root, create=False, patience=patience)
 
     def read(self, storage: Storage) -> Manifest:
         """The manifest, without what the other run has still to commit: that is no business of this one."""

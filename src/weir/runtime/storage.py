@@ -168,7 +168,9 @@ def _open_remote(text: str, scheme: str) -> ReadableStorage:
     from weir.runtime.storage_objects import ObjectStorage
 
     opened = open_object_store(text, shown_location(text))
-    return ObjectStorage(opened.store, opened.root, location=shown_location(text), secrets=opened.secrets)
+    return ObjectStorage(
+        opened.store, opened.root, location=shown_location(text), secrets=opened.secrets, repeating=opened.repeating
+    )
 
 
 def scheme_of(location: str) -> str | None:

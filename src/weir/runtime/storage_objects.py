@@ -44,8 +44,18 @@ _QUERY = re.compile(r"(\w+://[^\s?]+)\?\S+")
 class ObjectStorage:
     """A directory of a bucket. May be used by many threads."""
 
-    def __init__(self, store: ObjectStore, root: str, *, location: str, secrets: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        root: str,
+        *,
+        location: str,
+        secrets: Sequence[str] = (),
+        repeating: ObjectStore | None = None,
+    ) -> None:
+        """`repeating`: the same store, for large files in pieces, each of which it repeats itself."""
         self._store = store
+        self._repeating = repeating or store
         self._root = root
         self._location = location
         self._secrets = secrets
@@ -129,7 +139,7 @@ class ObjectStorage:
             # Of one and the same version of the file, whatever happens to it meanwhile.
             options: Any = {"range": (start, end)} | ({"if_match": head["e_tag"]} if head["e_tag"] else {})
             with self._translated(self._name(path), "read"):
-                return memoryview(obstore.get(self._store, self._at(path), options=options).bytes())
+                return memoryview(obstore.get(self._repeating, self._at(path), options=options).bytes())
 
         return ranged_file(fetch, head["size"])
 
@@ -159,7 +169,8 @@ class ObjectStorage:
             raise StorageUnavailable("the store said that it is there, and it is not; try again") from None
 
     def _put(self, key: str, data: pa.Buffer | bytes) -> None:
-        obstore.put(self._store, key, _bytes_of(data), chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE_MAX)
+        store = self._repeating if len(_bytes_of(data)) > PART_BYTES else self._store
+        obstore.put(store, key, _bytes_of(data), chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE_MAX)
 
     def _get(self, key: str) -> pa.Buffer:
         return pa.py_buffer(obstore.get(self._store, key).bytes())
@@ -179,7 +190,7 @@ class ObjectStorage:
         if obstore.head(self._store, old)["size"] <= CARRIED_BYTES_MAX:
             return self._create(new, self._get(old))
         try:
-            obstore.copy(self._store, old, new, overwrite=False)
+            obstore.copy(self._repeating, old, new, overwrite=False)
         except obstore.exceptions.AlreadyExistsError:
             return False
         return True

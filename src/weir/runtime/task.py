@@ -142,7 +142,7 @@ class _Task:
         self._worker = Worker(config, ports)
         if deploy.restore is not None and deploy.origin is not None:
             origin = Origin(deploy.origin)
-            source = origin.open()
+            source = origin.open(patience_of(spec.settings))
             self._worker.open(origin.read(source), source)
         else:
             self._worker.open(_manifest(storage, deploy))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import http.server
 import pickle
+import threading
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from typing import ClassVar
 
 import obstore
 import pytest
@@ -175,6 +178,39 @@ def test_what_marks_a_directory_is_no_file_in_it(monkeypatch: pytest.MonkeyPatch
     storage.write("sub/rows", b"x")
     assert storage.list("") == ["empty", "rows", "sub"]
     assert storage.sizes("") == {"rows": 1} and list(storage.details("")) == ["rows"]
+
+
+class Unwilling(http.server.BaseHTTPRequestHandler):
+    """A store that is too busy for everything."""
+
+    requests: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.requests.append(self.command)
+        self.send_response(503)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_PUT = do_HEAD = do_POST = do_DELETE = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("retries_max", [0, 2])
+def test_a_call_sends_as_many_requests_as_the_setting_says(retries_max: int) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Unwilling) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        options = f"endpoint=http://127.0.0.1:{server.server_port}&allow_http=true&region=us-east-1"
+        place = f"s3://key:secret@bucket/x?{options}"
+        storage = open_storage(place, patience=Patience(retries_max, initial_ms=1, maximum_ms=1))
+        for call in (storage.read, storage.list, lambda path: storage.write(path, b"x")):
+            Unwilling.requests.clear()
+            with pytest.raises(StorageUnavailable, match="503"):
+                call("file")
+            assert len(Unwilling.requests) == retries_max + 1
+        server.shutdown()
 
 
 class Careless:
