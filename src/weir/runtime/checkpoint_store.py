@@ -128,7 +128,11 @@ class CheckpointStore:
             self._is_checked = True
         self._attempts.bears_damage = back_to is not None
         listing = self.listing()
-        restore = self._restored(listing) if back_to is None else self._copied(listing, back_to, attempt)
+        try:
+            restore = self._restored(listing) if back_to is None else self._copied(listing, back_to, attempt)
+        except CheckpointError:
+            self._attempts.check_newest()  # What seems to be gone, a newer driver may have retired during the look.
+            raise
         own = frozenset(self._attempts.claims)
         following = max(given_out, listing.next_checkpoint(own), 0 if restore is None else restore.checkpoint + 1)
         ids_below = CheckpointId(following + IDS_LEASED)

@@ -148,6 +148,30 @@ def test_a_manifest_that_is_too_new_does_not_keep_from_going_back_to_another() -
     assert newest(resumed(storage).claim(CheckpointId(4)))[1] is not None
 
 
+def test_a_driver_that_was_overtaken_while_it_looked_says_so_and_misses_nothing() -> None:
+    storage, _ = with_checkpoints(1)
+    slow = resumed(storage)
+
+    def meanwhile() -> None:
+        newer = resumed(storage)
+        attempt = newer.claim().attempt
+        newer.publish(manifest(100, attempt))
+        newer.retire(CheckpointId(100))
+
+    listed = slow._attempts.completed
+
+    def completed(notes: Any) -> Any:
+        found = listed(notes)
+        meanwhile()
+        return found
+
+    slow._attempts.completed = completed  # type: ignore[method-assign]
+    real = slow.storage.list
+    slow.storage.list = lambda path: [n for n in real(path) if "100" not in n]  # type: ignore[attr-defined]
+    with pytest.raises(OwnershipError, match="taken over"):
+        slow.claim()
+
+
 # --- Notes and directories that are gone ------------------------------------------------------------------
 
 
