@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import struct
 from datetime import datetime
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
 from tests.contract.sinks import context
@@ -15,7 +18,6 @@ from tests.contract.sources import as_table, drain, numbered_rows
 from weir.connectors import Files
 from weir.connectors.csv_format import CsvParser
 from weir.connectors.encode import encode
-from weir.connectors.parquet_split import _middle
 from weir.errors import DataError, SchemaError, StorageUnavailable
 from weir.operators.source import SourceReader
 from weir.runtime.ranged_reads import ranged_file
@@ -221,26 +223,34 @@ def test_nested_columns_may_be_narrower_than_declared_and_in_another_order(tmp_p
     assert rows_of(tmp_path, declared) == [({"c": [("k", 2)], "b": [0.5], "a": 1},), (None,)]
 
 
-class Chunk(NamedTuple):
-    """Where a column of a row group lies in the file."""
-
-    data_page_offset: int
-    dictionary_page_offset: int | None
-    total_compressed_size: int
-
-
-class Group(NamedTuple):
-    chunks: tuple[Chunk, ...]
-
-    @property
-    def num_columns(self) -> int:
-        return len(self.chunks)
-
-    def column(self, number: int) -> Chunk:
-        return self.chunks[number]
+def test_a_row_group_is_read_whatever_the_order_of_its_columns_in_the_file(tmp_path: Path) -> None:
+    table = pa.table({"a": range(10), "b": ["x" * 1_000] * 10})
+    (tmp_path / "a.parquet").write_bytes(with_columns_swapped(table))
+    assert parquet.read_table(tmp_path / "a.parquet").equals(table)
+    for split_size in (100, 1_000_000):
+        assert len(rows_of(tmp_path, "a long, b string", split_size=split_size)) == 10
 
 
-def test_the_middle_of_a_row_group_lies_in_it_whatever_the_order_of_its_columns() -> None:
-    large, small = Chunk(300, 4, 9_000), Chunk(9_004, None, 80)
-    for chunks in ((large, small), (small, large)):
-        assert _middle(Group(chunks)) == 4 + 9_080 // 2  # type: ignore[arg-type]
+def with_columns_swapped(table: pa.Table) -> bytes:
+    """A parquet file with the second column before the first, as no writer at hand makes it, and each may."""
+    out = io.BytesIO()
+    parquet.write_table(table, out, compression="none", use_dictionary=False, write_statistics=False)
+    data = out.getvalue()
+    group = parquet.ParquetFile(out).metadata.row_group(0)
+    end_of_first = 4 + group.column(0).total_compressed_size
+    end_of_second = end_of_first + group.column(1).total_compressed_size
+    first, second, footer = data[4:end_of_first], data[end_of_first:end_of_second], data[end_of_second:-8]
+    # Where each begins stands in the footer.
+    head, rest = footer.split(offset_field(4), 1)
+    between, tail = rest.split(offset_field(end_of_first))
+    footer = head + offset_field(4 + len(second)) + between + offset_field(4) + tail
+    return b"PAR1" + second + first + footer + struct.pack("<I", len(footer)) + b"PAR1"
+
+
+def offset_field(offset: int) -> bytes:
+    """The offset of a column's first page, as Thrift writes it: two fields behind the last, and seven bits a byte."""
+    number, field = 2 * offset, b"\x26"
+    while number > 127:
+        field += bytes([number & 127 | 128])
+        number >>= 7
+    return field + bytes([number])
