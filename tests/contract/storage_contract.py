@@ -113,6 +113,14 @@ class StorageContract:
             storage.move("nothing", "elsewhere")
         assert storage.list("") == []
 
+    def test_below_a_file_there_is_nothing(self, storage: Storage) -> None:
+        storage.write("dir/file", b"x")
+        able = readable(storage)
+        assert not able.is_file("dir/file/below") and not able.is_directory("dir/file/below")
+        for look in (able.read, able.detail, able.open_input):
+            with pytest.raises(FileNotFoundError):
+                look("dir/file/below")
+
     def test_list_names_files_and_directories_directly_below(self, storage: Storage) -> None:
         for path in ("one", "dir/two", "dir/sub/three"):
             storage.write(path, b"x")

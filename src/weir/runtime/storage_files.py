@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import filecmp
 import os
+import stat
 import time
 import uuid
 from collections.abc import Iterator
@@ -55,6 +56,15 @@ def translated(path: str, action: str) -> Iterator[None]:
         raise StorageUnavailable(f"{action} {path}: {cause}") from behind
 
 
+@contextmanager
+def _leads_nowhere() -> Iterator[None]:
+    """What would lie below a file is not there."""
+    try:
+        yield
+    except NotADirectoryError as error:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), error.filename) from None
+
+
 class LocalStorage:
     """A directory of the local file system, or of one that is mounted."""
 
@@ -96,7 +106,7 @@ class LocalStorage:
             return True
 
     def read(self, path: str) -> pa.Buffer:
-        with translated(self._at(path), "read"), open(self._at(path), "rb") as file:
+        with translated(self._at(path), "read"), _leads_nowhere(), open(self._at(path), "rb") as file:
             return pa.py_buffer(file.read())
 
     def list(self, path: str) -> list[str]:
@@ -153,14 +163,14 @@ class LocalStorage:
         return {name: found[name] for name in sorted(found) if not name.startswith(TEMPORARY)}
 
     def open_input(self, path: str) -> pa.NativeFile:
-        with translated(self._at(path), "open"):
+        with translated(self._at(path), "open"), _leads_nowhere():
             return pa.OSFile(self._at(path), "rb")
 
     def is_file(self, path: str) -> bool:
-        return os.path.isfile(self._at(path))
+        return stat.S_ISREG(self._mode(path))
 
     def is_directory(self, path: str) -> bool:
-        return os.path.isdir(self._at(path))
+        return stat.S_ISDIR(self._mode(path))
 
     def details(self, path: str) -> dict[str, FileDetails]:
         found = {}
@@ -170,8 +180,14 @@ class LocalStorage:
         return found
 
     def detail(self, path: str) -> FileDetails:
-        with translated(self._at(path), "look at"):
+        with translated(self._at(path), "look at"), _leads_nowhere():
             return local_details(self._at(path))
+
+    def _mode(self, path: str) -> int:
+        """0 when there is nothing. A disk that does not answer is another thing."""
+        with translated(self._at(path), "look at"), suppress(FileNotFoundError), _leads_nowhere():
+            return os.stat(self._at(path)).st_mode
+        return 0
 
     def _at(self, path: str) -> str:
         return os.path.join(self._root, checked(path)) if checked(path) else self._root

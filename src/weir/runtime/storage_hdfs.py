@@ -39,6 +39,8 @@ _NO_ROOM = ("QuotaExceeded", "could only be written to 0 of", "No space left", "
 _NOT_A_DIRECTORY = ("ParentNotDirectoryException", "is not a directory")
 _WRITING = ("write", "publish", "create")
 """Where a file that is gone was our own: another writer of the same name has taken it away."""
+_LOOKING = ("read", "look at", "open")
+"""Where a file that stands in for a directory means that there is nothing."""
 _NOT_EMPTY = "PathIsNotEmptyDirectoryException"
 
 
@@ -230,6 +232,8 @@ class HdfsStorage:
             raise FileNotFoundError(f"{where}: no such file") from None
         except (OSError, RuntimeError, ValueError) as error:
             text = str(error)
+            if action in _LOOKING and any(part in text for part in _NOT_A_DIRECTORY):
+                raise FileNotFoundError(f"{where}: no such file") from None
             kind = StorageFull if any(part in text for part in _NO_ROOM) else StorageUnavailable
             raise kind(f"{action} {where}: {_first_line(error)}") from None
 

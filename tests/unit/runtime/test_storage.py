@@ -231,6 +231,22 @@ def test_a_directory_that_somebody_prunes_before_the_file_is_in_it_is_made_again
             getattr(storage, call)("pending/part", b"1")
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_a_disk_that_does_not_answer_is_not_taken_for_an_empty_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    storage = LocalStorage(str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(storage_files.os, "stat", fail)
+        for look in (storage.is_file, storage.is_directory):
+            with pytest.raises(StorageUnavailable, match=str(tmp_path)):
+                look("")
+    assert storage.is_directory("") and not storage.is_file("")
+
+
 def test_a_half_written_temporary_file_is_never_listed(tmp_path: Path) -> None:
     storage = LocalStorage(str(tmp_path))
     (tmp_path / f"{storage_files.TEMPORARY}abc").write_bytes(b"half")
