@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from weir.errors import (
+    CheckpointError,
     CorruptCheckpoint,
     JobFailed,
     OwnershipError,
@@ -47,15 +48,16 @@ _HINTS: tuple[tuple[type[WeirError], str], ...] = (
 
 
 @contextmanager
-def readable_errors(*, debug: bool) -> Iterator[None]:
-    """Turn what Weir raises into a panel and exit code 1, and Ctrl-C into exit code 130."""
+def readable_errors(*, debug: bool, exit_code: int = FAILED) -> Iterator[None]:
+    """Turn what Weir raises into a panel and this exit code, 1 for a checkpoint that cannot be used, and Ctrl-C into
+    exit code 130."""
     try:
         yield
     except WeirError as error:
         if debug:
             raise
         show_error(error)
-        raise typer.Exit(FAILED) from None
+        raise typer.Exit(FAILED if isinstance(error, CheckpointError) else exit_code) from None
     except KeyboardInterrupt:
         error_console().print("[yellow]Interrupted.[/] What was committed stays; the rest was cancelled.")
         raise typer.Exit(INTERRUPTED) from None

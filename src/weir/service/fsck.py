@@ -7,11 +7,12 @@ from dataclasses import asdict
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from weir.errors import ConfigError
 from weir.runtime.fsck import Report, examined, job_directories, strays_beside
 from weir.runtime.fsck import repair as repaired
-from weir.runtime.storage import Below, open_storage
+from weir.runtime.storage import Below, open_storage, shown_location
 
 
 def run_fsck(location: str, *, repair: bool, as_json: bool) -> bool:
@@ -19,14 +20,16 @@ def run_fsck(location: str, *, repair: bool, as_json: bool) -> bool:
     storage = open_storage(location, create=False)
     directories = job_directories(storage)
     if not directories:
-        raise ConfigError(f"{location} holds no checkpoints of a job: there is no job.json in it, nor directly below")
+        raise ConfigError(
+            f"{shown_location(location)} holds no checkpoints of a job: there is no job.json in it, nor directly below"
+        )
     for name in strays_beside(storage, directories):
         typer.echo(_stray(name), err=as_json)
     progress, reports = Console(stderr=True), []
     for directory in directories:
         below = Below(storage, directory) if directory else storage
-        with progress.status(f"reading {directory or location}") as status:
-            report = examined(below, lambda path: status.update(f"reading {path}"))
+        with progress.status(Text(f"reading {directory or shown_location(location)}")) as status:
+            report = examined(below, lambda path: status.update(Text(f"reading {path}")))
         removed = repaired(below, report) if repair else 0
         reports.append({"directory": directory, **asdict(report), "is_whole": report.is_whole, "removed": removed})
         if not as_json:

@@ -291,12 +291,13 @@ def _print_json(found: Any) -> None:
 def _table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
     for title in titles:
         table.add_column(title, overflow="fold")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(Text(str(cell)) for cell in row))  # names may hold brackets
     Console(highlight=False, soft_wrap=True).print(table)
 
 

@@ -215,6 +215,7 @@ def notice_text(kind: str, detail: Mapping[str, Any]) -> str | None:
 
 def table_of(view: View) -> RenderableType:
     """The live table."""
+    from rich.markup import escape
     from rich.panel import Panel
     from rich.table import Table
 
@@ -222,19 +223,19 @@ def table_of(view: View) -> RenderableType:
     table.add_column(style="dim")
     table.add_column()
     if view.waits_for is not None:
-        table.add_row("waits for", f"[yellow]{view.waits_for}[/]")
+        table.add_row("waits for", f"[yellow]{escape(view.waits_for)}[/]")
     table.add_row("events/s", f"[bold]{rate(view.rows_per_s)}[/]")
     for source in view.sources:
-        table.add_row(source.name, f"{source.rows:,} rows")
+        table.add_row(escape(source.name), f"{source.rows:,} rows")
         for index, lag in enumerate(source.lags):
-            table.add_row("" if index else "  at", lag)
+            table.add_row("" if index else "  at", escape(lag))
     newest = checkpoint_text(view.checkpoint) if view.checkpoint else "none yet"
     table.add_row("checkpoints", f"{view.completed} complete, newest: {newest}")
     waits = f"{view.backpressure[0]} waits {view.backpressure[1]:.0%} of its time" if view.backpressure else "none"
-    table.add_row("backpressure", waits)
+    table.add_row("backpressure", escape(waits))
     if view.restarts:
         table.add_row("restarts", f"[yellow]{view.restarts}[/]")
-    title = f"[bold]{view.name}[/] {view.status}, {view.elapsed_s:.0f} s"
+    title = f"[bold]{escape(view.name)}[/] {view.status}, {view.elapsed_s:.0f} s"
     return Panel(table, title=title, title_align="left", border_style="blue", expand=False)
 
 

@@ -25,6 +25,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stand
 Debug = Annotated[bool, typer.Option("--debug", help="Show Weir's own traceback when something fails.")]
 
 REFUSED = 1
+COULD_NOT_LOOK = 2
+"""Of fsck, where 1 means damage: the location is wrong, or storage is away."""
 
 
 def add_state_commands(app: typer.Typer) -> None:
@@ -73,11 +75,11 @@ def fsck(
     """Verify every checkpoint of a job: manifests, files, lengths, checksums; and find what was left behind.
 
     Reads all that checkpoints name, may run beside the job, and changes nothing without --repair. Exit code 1: a
-    checkpoint is damaged or missing.
+    checkpoint is damaged or missing. Exit code 2: it could not look, since the location is wrong or storage is away.
 
     **Example:** `weir fsck checkpoints/billing --repair`
     """
-    with readable_errors(debug=debug):
+    with readable_errors(debug=debug, exit_code=COULD_NOT_LOOK):
         from weir.service.fsck import run_fsck
 
         if not run_fsck(location, repair=remove, as_json=as_json):
@@ -139,14 +141,16 @@ def _advise(findings: list[Finding]) -> None:
 def _show(rows: list[dict[str, Any]], title: str, otherwise: str) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     if not rows:
         typer.echo(otherwise)
         return
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(title), title_justify="left")
     for name in rows[0]:
         numeric = isinstance(rows[0][name], int)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))
+        # As Text: names may hold brackets, which mean something in a string.
+        table.add_row(*(Text(f"{value:,}" if isinstance(value, int) else str(value)) for value in row.values()))
     Console().print(table)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 from pathlib import Path
 
+import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from tests.unit.api.test_upgrade import checkpoint as checkpoint  # the fixture
 from tests.unit.runtime.stores import store_of
+from weir.errors import StorageUnavailable
 from weir.runtime.storage_files import LocalStorage
+from weir.service import fsck, jobs_cli, state_cli
 from weir.service.cli import application
 
 NEW_JOB = """
@@ -78,3 +84,45 @@ def test_check_of_a_script_without_a_job_says_so(checkpoint: Path, tmp_path: Pat
     code, output = invoke("check", checkpoint, script)
     assert code == 1
     assert "without starting a job" in " ".join(output.split())
+
+
+def test_state_of_a_plain_file_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    code, output = invoke("state", tmp_path / "file")
+    assert code == 1
+    assert "is no savepoint" in " ".join(output.replace("│", " ").split()) and "Errno" not in output
+
+
+@pytest.mark.parametrize("location", ["{}/nowhere", "{}", "{}/file", "s3://", "nonsense://x", "s3://AKIA:x/y@bucket"])
+def test_fsck_tells_that_it_could_not_look_from_damage(location: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    code, output = invoke("fsck", location.format(tmp_path))
+    assert code == 2 and "AKIA" not in output
+
+
+def test_fsck_of_storage_that_is_away_could_not_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(self: LocalStorage, path: str) -> list[str]:
+        raise StorageUnavailable("the disk is away") from OSError(errno.EACCES, "so not asked again")
+
+    monkeypatch.setattr(LocalStorage, "list", away)
+    assert invoke("fsck", tmp_path)[0] == 2
+
+
+def test_fsck_finds_damage_also_where_names_hold_brackets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a terminal, where names are put into a line that says what is read."""
+    monkeypatch.setattr(fsck, "Console", lambda **_: Console(file=io.StringIO(), force_terminal=True))
+    place = tmp_path / "m[" / "bold] [red"
+    store = store_of(LocalStorage(str(place / "job[red]")))
+    store.adopt("run-1", resume=False)
+    store.claim()
+    assert invoke("fsck", place)[0] == 0
+    assert invoke("fsck", place / "job[red]")[0] == 0
+    (place / "job[red]" / "job.json").write_text("{")
+    assert invoke("fsck", place)[0] == 1
+
+
+def test_tables_show_brackets_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    state_cli._show([{"uid": "totals[/]", "state": "[red]kept"}], "State in [/x]", "nothing")
+    jobs_cli._table(["job"], [["words[/]"]])
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("totals[/]", "[red]kept", "[/x]", "words[/]"))
