@@ -31,9 +31,9 @@ READ_TIMEOUT_S = 60
 """Longest silence of a store in the middle of a request. A part of an upload must be through by then."""
 REQUEST_TIMEOUT_S = 600
 
-PIECE_RETRIES_MAX = 2
-"""Times that a piece of a large file, on its way there or back, is asked for again below us, so that the whole need not
-begin again. No other request is: how often a call is tried again is a setting."""
+PART_RETRIES_MAX = 2
+"""Times that a part of a large upload or copy is repeated below us, so that the whole need not begin again. No other
+request is: how often a call is tried again is a setting."""
 _RETRY_TIMEOUT_S = 120
 _RETRY_INITIAL_MS = 100
 _RETRY_MAX_MS = 1_000
@@ -56,7 +56,7 @@ class OpenedStore:
 
     store: ObjectStore
     repeating: ObjectStore
-    """The same one, for large files in pieces."""
+    """The same one, for uploads and copies in parts."""
     root: str
     secrets: tuple[str, ...]
     """Must be in no message: an error of the store may quote what was sent."""
@@ -73,7 +73,7 @@ def open_object_store(location: str, shown: str) -> OpenedStore:
     _check_encryption(kind, config, client, shown)
     secrets = tuple(value for key, value in config.items() if key not in _NOT_SECRET and len(value) > 3)
     try:
-        store, repeating = (_store(kind, uri, config, client, retries_max=times) for times in (0, PIECE_RETRIES_MAX))
+        store, repeating = (_store(kind, uri, config, client, retries_max=times) for times in (0, PART_RETRIES_MAX))
     except Exception as error:  # obstore's BaseError, or ValueError
         cause = str(error).split("\n", 1)[0]
         for secret in secrets:

@@ -53,7 +53,7 @@ class ObjectStorage:
         secrets: Sequence[str] = (),
         repeating: ObjectStore | None = None,
     ) -> None:
-        """`repeating`: the same store, for large files in pieces, each of which it repeats itself."""
+        """`repeating`: the same store, for uploads and copies in parts, each of which it repeats itself."""
         self._store = store
         self._repeating = repeating or store
         self._root = root
@@ -139,7 +139,7 @@ class ObjectStorage:
             # Of one and the same version of the file, whatever happens to it meanwhile.
             options: Any = {"range": (start, end)} | ({"if_match": head["e_tag"]} if head["e_tag"] else {})
             with self._translated(self._name(path), "read"):
-                return memoryview(obstore.get(self._repeating, self._at(path), options=options).bytes())
+                return memoryview(obstore.get(self._store, self._at(path), options=options).bytes())
 
         return ranged_file(fetch, head["size"])
 

@@ -16,7 +16,7 @@ from obstore.store import MemoryStore
 from weir.errors import ConfigError, StorageUnavailable
 from weir.runtime import storage_objects
 from weir.runtime.object_stores import open_object_store
-from weir.runtime.storage import check_claimable, location_below, open_storage, shown_location
+from weir.runtime.storage import check_claimable, location_below, open_storage, readable, shown_location
 from weir.runtime.storage_objects import ObjectStorage
 from weir.runtime.storage_retry import Patience
 
@@ -199,7 +199,7 @@ class Unwilling(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("retries_max", [0, 2])
-def test_a_call_sends_as_many_requests_as_the_setting_says(retries_max: int) -> None:
+def test_a_call_sends_as_many_requests_as_the_setting_says(retries_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Unwilling) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         options = f"endpoint=http://127.0.0.1:{server.server_port}&allow_http=true&region=us-east-1"
@@ -210,6 +210,11 @@ def test_a_call_sends_as_many_requests_as_the_setting_says(retries_max: int) -> 
             with pytest.raises(StorageUnavailable, match="503"):
                 call("file")
             assert len(Unwilling.requests) == retries_max + 1
+        Unwilling.requests.clear()
+        with monkeypatch.context() as patch, pytest.raises(StorageUnavailable, match="503"):
+            patch.setattr(storage_objects.obstore, "head", lambda *_: {"size": 10, "e_tag": None})
+            readable(storage).open_input("file").read()
+        assert len(Unwilling.requests) == retries_max + 1, "a range of a file, too"
         server.shutdown()
 
 
