@@ -141,7 +141,7 @@ class SimDirectory:
 
         def act() -> bool:
             if name in self.files:
-                return False
+                return bool(self.files[name] == content)
             self._store.put(name, content)
             return True
 

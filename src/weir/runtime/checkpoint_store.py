@@ -104,8 +104,9 @@ class CheckpointStore:
         """Begin a run in this directory, or refuse."""
         self._attempts.begin(run)
         self._resume = resume
-        if not self._directory.create(layout.JOB_FILE, seal({"job": self._job, "run": run})):
-            self.check_free(resume)
+        self._directory.create(layout.JOB_FILE, seal({"job": self._job, "run": run}))
+        # Also when it is this run's own: an earlier try may have made it, and another driver begun since.
+        self.check_free(resume)
 
     def restorable(self, back_to: CheckpointId | None) -> Manifest | None:
         """What a claim would restore, or refuse to, before anything has started. Changes nothing."""

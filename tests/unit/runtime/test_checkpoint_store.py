@@ -21,6 +21,19 @@ LOST = StorageUnavailable("the reply was lost")
 # --- Adopting -----------------------------------------------------------------------------------------
 
 
+def test_a_start_that_is_tried_again_is_refused_when_another_has_begun_meanwhile() -> None:
+    """Its first try made the job's file, and got no reply: that it is there says nothing of what came since."""
+    storage = FaultyStorage()
+    slow = store_of(storage)
+    slow.adopt("run-1", resume=False)
+    quick = store_of(storage, NEXT_LIFE)
+    quick.adopt("run-2", resume=True)
+    claim = quick.claim()
+    quick.publish(manifest(1, claim.attempt))
+    with pytest.raises(OwnershipError, match="has checkpoints of an earlier run"):
+        slow.adopt("run-1", resume=False)
+
+
 def test_a_fresh_directory_is_taken_also_when_resuming() -> None:
     for resume in (False, True):
         storage = FaultyStorage()
