@@ -17,6 +17,7 @@ from weir.runtime.checkpoint_store import IDS_LEASED, CheckpointStore, Claim
 from weir.runtime.ports import Background, Storage
 from weir.runtime.savepoints import origin_at
 from weir.runtime.sink_desk import SinkDesk
+from weir.runtime.storage_retry import patience_of
 from weir.snapshot.manifest import Kind, Manifest, build
 from weir.snapshot.messages import FromTask, PublishManifest, PublishSavepoint, SnapshotTaken
 
@@ -155,7 +156,7 @@ class ClaimDesk:
 
     def _read_origin(self) -> tuple[Storage, Manifest]:
         assert self._origin is not None
-        storage = self._origin.open()
+        storage = self._origin.open(patience_of(self._config.settings))
         return storage, self._origin.read(storage)
 
     def _clear_others(self) -> None:

@@ -86,7 +86,7 @@ def _checked_origin(plan: Plan, config: JobConfig, directory: Storage, current: 
     if config.from_savepoint is None:
         return config
     origin = origin_at(config.from_savepoint)
-    storage = origin.open()
+    storage = origin.open(patience_of(config.settings))
     manifest = origin.read(storage)
     check_compatible(manifest, plan, storage, may_drop=config.allow_dropped_state)
     if current is None or manifest.job != config.name:
