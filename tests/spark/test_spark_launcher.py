@@ -199,8 +199,9 @@ def test_others_on_the_machine_can_neither_enter_the_embedded_spark_nor_end_its_
     assert settings.get("spark.authenticate") == "true" and settings.get("spark.authenticate.secret") is None
     assert settings.get("spark.ui.killEnabled") == "false"
     java = [process for process in psutil.Process().children() if "java" in process.name()]
-    listening = [c.laddr.ip for p in java for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
-    assert listening and {ip.removeprefix("::ffff:") for ip in listening} == {LOOPBACK}
+    listening = [(c.laddr, p) for p in java for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    strange = [(place, p.cmdline()[-3:]) for place, p in listening if place.ip.removeprefix("::ffff:") != LOOPBACK]
+    assert listening and strange == [], strange
 
 
 # --- A process of its own -----------------------------------------------------------------------------
