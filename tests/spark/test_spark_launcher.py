@@ -240,3 +240,22 @@ def test_the_embedded_spark_says_nothing_but_what_tasks_print_and_goes_when_its_
         written, complained = driver.communicate()
     assert (written, complained) == ("", "a user's own line 0\n")
     poll(lambda: not any(alive(process) for process in processes), within_s=20)
+
+
+AFTER_ANOTHER = """
+import os, psutil
+from pyspark.sql import SparkSession
+SparkSession.builder.master("local[1]").getOrCreate().stop()
+from weir.runtime.spark import embedded_session
+assert embedded_session(1).range(3).count() == 3
+java = [process for process in psutil.Process().children() if "java" in process.name()]
+places = [c.laddr for p in java for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+print([place for place in places if "127.0.0.1" not in place.ip])
+"""
+
+
+def test_an_embedded_spark_in_a_jvm_that_a_user_has_started_keeps_to_loopback_too() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    environment.pop("SPARK_LOCAL_IP", None)
+    run = subprocess.run([sys.executable, "-c", AFTER_ANOTHER], env=environment, capture_output=True, text=True)
+    assert run.stdout.strip() == "[]", run.stdout + run.stderr

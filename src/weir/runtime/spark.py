@@ -104,10 +104,20 @@ def _start(slot_count: int, name: str) -> SparkSession:
     conf = SparkConf(loadDefaults=False).setAll(list({**settings, **_PRIVATE}.items()))
     with _environment({"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": LOOPBACK, **ENVIRONMENT}):
         output = start_jvm(for_jvm, loud=SPARK_LOG_VARIABLE in os.environ)
+        if not _jvm_keeps_to_loopback():
+            conf.set("spark.ui.enabled", "false")
         session: SparkSession = SparkSession.builder.config(conf=conf).getOrCreate()
     if output is not None:
         output.pass_on()
     return session
+
+
+def _jvm_keeps_to_loopback() -> bool:
+    """Whether Spark's UI would: it goes by the environment that the JVM was started in, perhaps by somebody else."""
+    from pyspark.core.context import SparkContext
+
+    jvm: Any = SparkContext._jvm
+    return bool(jvm.System.getenv("SPARK_LOCAL_IP") == LOOPBACK)
 
 
 _PRIVATE = {"spark.authenticate": "true", "spark.ui.killEnabled": "false"}
