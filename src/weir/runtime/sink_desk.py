@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weir.config import JobConfig
-from weir.errors import CheckpointError, StorageUnavailable
+from weir.errors import CheckpointError, JobError, StorageUnavailable
 from weir.graph.plan import Plan
 from weir.ids import CheckpointId, Lineage
 from weir.operators.sink import Fence, Sink, SinkOwner
@@ -33,7 +33,11 @@ class SinkDesk:
     def adopt(self, plan: Plan) -> None:
         """The first attempt of a run is claimed."""
         for sink, owner in self._of(plan):
-            sink.adopt(owner, self._fence)
+            try:
+                sink.adopt(owner, self._fence)
+            except JobError:
+                self._fence()  # What is in the way may be output of a driver that has taken over since.
+                raise
 
     def recover(self, plan: Plan, claim: Claim) -> None:
         """An attempt is about to start the vertices of the plan that run."""

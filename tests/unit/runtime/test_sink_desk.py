@@ -14,7 +14,7 @@ from weir.config import Checkpoints, JobConfig
 from weir.errors import CheckpointError, OwnershipError
 from weir.graph.plan import Plan
 from weir.ids import CheckpointId
-from weir.operators.sink import Sink, SinkOwner, SinkWriter
+from weir.operators.sink import Fence, Sink, SinkOwner, SinkWriter
 from weir.runtime.sink_desk import SinkDesk
 
 
@@ -48,6 +48,25 @@ def test_a_driver_that_was_overtaken_hears_that_and_not_that_its_checkpoints_are
     store_of(storage).claim()
     with pytest.raises(OwnershipError, match="another driver has taken over"):
         desk.recover(plan_with(Committed()), claim)
+
+
+class Taken(Committed):
+    """One whose target is somebody else's."""
+
+    def adopt(self, owner: SinkOwner, fence: Fence) -> None:
+        raise OwnershipError("the directory holds output of another lineage")
+
+
+def test_what_stands_in_the_way_of_a_driver_that_was_overtaken_is_its_successor() -> None:
+    storage = FaultyStorage()
+    store = store_of(storage)
+    desk = SinkDesk(JobConfig("job"), LIFE, store.check_newest)
+    store.claim()
+    with pytest.raises(OwnershipError, match="holds output of another lineage"):
+        desk.adopt(plan_with(Taken()))
+    store_of(storage).claim()
+    with pytest.raises(OwnershipError, match="another driver has taken over"):
+        desk.adopt(plan_with(Taken()))
 
 
 class Recovered(Sink):
