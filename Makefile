@@ -18,7 +18,7 @@ CHECK_SEEDS := 300
 
 export PYTHON
 
-.PHONY: help demo test sim-variants test-services test-services-quick check lint format sim bench clean distclean
+.PHONY: help demo test test-seeds sim-variants test-services test-services-quick check lint format sim bench clean distclean
 
 help: ## show this
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  \033[36mmake %-19s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ format: $(DEV) ## put the code into shape
 sim: $(DEV) ## SEEDS=1000 FIRST=0 RESUME=1: that many simulated runs; SEED=n: replay one of them with its trace
 	$(BIN)/python -m tests.sim.run \
 	  $(if $(SEED),--seed $(SEED),--first $(FIRST) --seeds $(SEEDS) $(if $(RESUME),--resume))
+
+test-seeds: $(DEV) ## random unit and contract tests with all of their seeds, of which make test runs half
+	WEIR_ALL_SEEDS=1 $(BIN)/python -m pytest -q -n $(JOBS) -m "not spark" tests/unit tests/contract
 
 sim-variants: $(DEV) ## the engine broken on purpose, in every way that we know: each must be caught
 	$(BIN)/python -m pytest -q -n $(JOBS) -m variants --timeout=1800 tests/sim

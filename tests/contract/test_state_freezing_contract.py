@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.contract.state_backends import Maker, backends
+from tests.seeds import seeds
 from tests.states import as_restored, table_of
 from weir.state.backend import KEY_GROUP_COLUMN, Backend, declare
 from weir.state.descriptors import KeyedState, ListState, MapState, ReducingState, ValueState
@@ -127,7 +128,7 @@ def check(frozen: dict[str, FrozenState], expected: dict[str, dict[int, Any]]) -
         assert found == {key: value for key, value in expected[name].items() if value != {}}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_frozen_states_stay_as_they_were_while_the_live_one_changes(make: Maker, seed: int) -> None:
     world = World(make, seed)
     world.run(STEPS)

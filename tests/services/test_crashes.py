@@ -32,7 +32,14 @@ def dice() -> random.Random:
     return random.Random(seed)
 
 
-@pytest.fixture(params=[pytest.param("s3", marks=pytest.mark.quick), "hdfs"])
+QUICK = pytest.mark.quick
+ON_BOTH = pytest.mark.parametrize("place", [pytest.param("s3", marks=QUICK), "hdfs"], indirect=True)
+QUICK_ON_BOTH = pytest.mark.parametrize(
+    "place", [pytest.param("s3", marks=QUICK), pytest.param("hdfs", marks=QUICK)], indirect=True
+)
+
+
+@pytest.fixture
 def place(request: pytest.FixtureRequest, servers: Servers) -> str:
     return new_place(servers(request.param))
 
@@ -47,6 +54,7 @@ def await_checkpoints(job: Any, number: int) -> None:
     assert job.error is None, job.error
 
 
+@ON_BOTH
 def test_workers_are_killed_and_every_row_counts_once(place: str, tmp_path: Path, dice: random.Random) -> None:
     env = build_environment(place)
     build_job(env, place, tmp_path, rows=ROWS)
@@ -63,6 +71,7 @@ def test_workers_are_killed_and_every_row_counts_once(place: str, tmp_path: Path
     check_output(place, ROWS)
 
 
+@QUICK_ON_BOTH
 def test_a_driver_is_killed_and_its_successors_go_on(place: str, tmp_path: Path) -> None:
     with drivers(tmp_path, place, ROWS) as start:
         for _ in range(2):
@@ -77,6 +86,7 @@ def test_a_driver_is_killed_and_its_successors_go_on(place: str, tmp_path: Path)
     check_output(place, ROWS)
 
 
+@ON_BOTH
 def test_two_drivers_race_to_take_over_and_one_of_them_does_the_work(place: str, tmp_path: Path) -> None:
     with drivers(tmp_path, place, ROWS) as start:
         first = start()

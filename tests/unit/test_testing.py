@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from tests.seeds import seeds
 from weir import connectors as io
 from weir.errors import ConfigError, PlanError, UserCodeError
 from weir.testing import LocalResult, collect_local, run_local
@@ -59,7 +60,7 @@ def test_a_job_gives_what_its_sinks_were_given_by_uid() -> None:
     assert rows_out["rows"] == len(ROWS)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_however_batches_are_split_and_steps_ordered_the_answer_is_the_same(seed: int) -> None:
     check(run_local(job(), seed=seed))
 

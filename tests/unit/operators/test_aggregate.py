@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from tests.seeds import seeds
 from tests.states import as_restored, table_of
 from weir.errors import CheckpointError, DataError, ProtocolViolation, SchemaError, UserCodeError
 from weir.ids import AttemptId, Uid
@@ -180,7 +181,7 @@ def pieces(generator: np.random.Generator, table: pa.Table) -> list[pa.RecordBat
 
 
 @pytest.mark.parametrize("keys", [["id"], ["name"], ["name", "id"], ["flag"], ["at", "price"]])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_values_do_not_depend_on_cuts_flushes_snapshots_or_parallelism(
     keys: list[str], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

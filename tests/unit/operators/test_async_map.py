@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from tests.seeds import seeds
 from tests.states import table_of
 from tests.unit.operators.running import context
 from tests.unit.operators.test_timers import crashes, environment, rows_of
@@ -36,7 +37,7 @@ def numbers(env: weir.Environment, count: int = 200) -> weir.Stream:
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_each_row_has_one_result_whatever_fails(seed: int, ordered: bool) -> None:
     env = environment(seed)
     called = numbers(env).map_async(
@@ -61,7 +62,7 @@ def test_ordered_results_come_in_the_order_of_the_rows_and_others_as_they_come_b
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_watermarks_stay_behind_the_rows_that_they_followed(seed: int, ordered: bool) -> None:
     async def late(row: Any) -> Any:
         await asyncio.sleep(row.value % 3 / 2_000)
@@ -221,7 +222,7 @@ def test_mistakes_are_told_when_the_job_is_written() -> None:
         stream.map_async(doubled, "n long", timeout=timedelta(0))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_calls_of_what_timers_emit_at_the_end_of_the_input_are_waited_for(seed: int) -> None:
     class AtTheEnd(weir.ProcessFunction):
         total = weir.ValueState("long", default=0)

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from tests.seeds import seeds
 from weir.errors import DataError
 from weir.operators import by_key
 from weir.operators.by_key import ByKey
@@ -39,7 +40,7 @@ class Batch:
 
 
 @pytest.mark.parametrize("sort", [True, False])
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_random_batches_give_what_a_loop_over_the_rows_gives(
     sort: bool, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from tests.seeds import seeds
 from tests.unit.operators.running import context, run
 from weir.errors import DataError
 from weir.operators import aggregates as of
@@ -97,7 +98,7 @@ def test_inputs_of_aggregates_are_checked_too() -> None:
             running.process(pa.record_batch({"k": [1], "v": [MAX]}, schema=schema), lambda _: None)
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", seeds(120))
 def test_random_expressions_fail_exactly_where_python_leaves_the_range(seed: int) -> None:
     rng = random.Random(seed)
     ends = [MAX, MIN, 0, 1, -1, 1 << 32, -(1 << 31), rng.randint(MIN, MAX)]

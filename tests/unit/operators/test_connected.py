@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 import weir
+from tests.seeds import seeds
 from tests.unit.operators.test_timers import BACKENDS, BEGIN, crashes, environment
 from weir import connectors as io
 from weir.errors import PlanError, SchemaError, UserCodeError
@@ -53,7 +54,7 @@ class WithinTenSeconds(weir.CoProcessFunction):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_two_streams_share_state_and_timers_by_key(seed: int, backend: str) -> None:
     orders, payments = orders_and_payments(seed)
     env = environment(seed, backend)
@@ -130,7 +131,7 @@ class Rules(weir.BroadcastProcessFunction):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_every_subtask_applies_all_rules_to_its_keys(seed: int, backend: str) -> None:
     rng = random.Random(seed)
     data = pl.DataFrame(

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from tests.seeds import seeds
 from tests.unit.operators.running import context
 from weir.errors import DataError
 from weir.operators import aggregates as of
@@ -89,7 +90,7 @@ def test_a_running_sum_of_wide_decimals_fails_at_every_cut_or_at_none(values: li
     assert found == ["beyond"] * len(found) if not fits else all(one["a"][0] == step * sum(values) for one in found)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_random_running_sums_are_what_a_loop_gives_or_fail_where_it_does(seed: int) -> None:
     rng = random.Random(seed)
     rows = [(rng.choice("ab"), rng.choice([MAX, MIN, 1, -1, MAX // 2, MIN // 2, 0])) for _ in range(6)]

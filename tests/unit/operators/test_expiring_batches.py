@@ -11,6 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from tests.seeds import seeds
 from tests.states import Shelf, as_restored, table_of
 from tests.unit.operators.running import context
 from weir.config import Heap, RocksDb
@@ -99,7 +100,7 @@ def run(operator: Any, rows: list[tuple[int, int]]) -> set[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("kind", ["heap", "rocksdb"])
 @pytest.mark.parametrize("refresh", ["write", "read"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_random_batches_pauses_and_restores_give_what_plain_python_gives(
     kind: str, refresh: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

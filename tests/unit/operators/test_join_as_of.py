@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from tests.seeds import seeds
 from weir import connectors as io
 from weir.errors import PlanError
 from weir.operators import join_versions
@@ -42,7 +43,7 @@ def batch_answer(facts: pl.DataFrame, rates: pl.DataFrame, how: str) -> pl.DataF
 
 
 @pytest.mark.parametrize("how", ["left", "inner"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_each_row_gets_what_held_at_its_time(seed: int, how: Any) -> None:
     facts = rows_of(seed, 160, column="fact", every_ms=250, keys="abcde")
     rates = rows_of(seed + 100, 80, column="rate", every_ms=500)
@@ -101,7 +102,7 @@ def test_of_equal_times_what_came_last_holds() -> None:
     assert found_in(versions, ["a", "a", "a"], [4, 5, 6]) == [None, 200, 200]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_versions_are_sorted_by_hash_then_time_then_arrival(seed: int) -> None:
     dice = np.random.default_rng(seed)
     hashes = dice.integers(0, 8, 60).astype(np.uint64)

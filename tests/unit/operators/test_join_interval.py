@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from tests.seeds import seeds
 from weir import connectors as io
 from weir.errors import ConfigError, PlanError, SchemaError
 from weir.testing import run_local
@@ -69,7 +70,7 @@ def joined(
 
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
 @pytest.mark.parametrize(("lower_s", "upper_s"), [(-5, 10), (0, 0), (2, 5), (-7, -2), (-0.5, 0.25)])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_the_join_is_what_a_batch_query_says(seed: int, lower_s: float, upper_s: float, how: str) -> None:
     left, right = rows_of(seed), rows_of(seed + 100, column="price")
     crashes = tuple(random.Random(seed).sample(range(5, 80), 3)) if seed else ()
@@ -79,7 +80,7 @@ def test_the_join_is_what_a_batch_query_says(seed: int, lower_s: float, upper_s:
     assert len(found) > 10
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_what_comes_out_is_never_late_for_a_window_behind(seed: int) -> None:
     left, right = rows_of(seed), rows_of(seed + 100, column="price")
     env = weir.Environment(parallelism=2, settings=weir.Settings(batch_rows_max=8, watermark_interval="1ms"))

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 import weir
+from tests.seeds import seeds
 from tests.unit.operators.test_join_window import batch_answer, in_windows, rows_of, sizes
 from weir import connectors as io
 from weir.operators.windows import AlignedWindows
@@ -33,7 +34,7 @@ def run(left: pl.DataFrame, right: pl.DataFrame, apply: Any, *, seed: int) -> Lo
 
 
 @pytest.mark.parametrize("windows", [TUMBLING, SLIDING], ids=["tumbling", "sliding"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_with_enough_lateness_a_join_has_each_pair_once(seed: int, windows: AlignedWindows) -> None:
     left, right = rows_of(seed, keys=range(5)), rows_of(seed + 100, column="price", keys=range(5))
     found = run(left, right, lambda one, two: one.join(two, windows, lateness="1h", uid="j"), seed=seed)
@@ -42,7 +43,7 @@ def test_with_enough_lateness_a_join_has_each_pair_once(seed: int, windows: Alig
     assert without["out"].num_rows < found["out"].num_rows  # there are late rows, and lateness is why they are in
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_an_outer_join_has_every_pair_and_every_row_that_stays_alone(seed: int) -> None:
     left, right = rows_of(seed), rows_of(seed + 100, column="price")
     found = run(left, right, lambda one, two: one.join(two, TUMBLING, how="full", lateness="1h", uid="j"), seed=seed)
@@ -56,7 +57,7 @@ def test_an_outer_join_has_every_pair_and_every_row_that_stays_alone(seed: int) 
     assert all((row[1] in paired) or (row[4] in paired) for row in alone - true)  # alone first, with a partner later
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_the_last_call_of_a_co_group_has_all_rows_of_the_key(seed: int) -> None:
     left, right = rows_of(seed, keys=range(5)), rows_of(seed + 100, column="price", keys=range(5))
     schema = "key long, n long, total long, ordered boolean"

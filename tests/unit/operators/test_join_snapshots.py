@@ -11,6 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from tests.seeds import seeds
 from tests.states import Shelf
 from tests.unit.operators.running import context
 from weir.errors import CheckpointError
@@ -139,7 +140,7 @@ def outcome(spec: OperatorSpec, seed: int, parallelisms: Sequence[int | None]) -
 
 
 @pytest.mark.parametrize("name", SPECS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_restored_at_another_parallelism_a_join_goes_on_as_if_uninterrupted(name: str, seed: int) -> None:
     expected = outcome(SPECS[name], seed, [1, None, None, None])
     assert outcome(SPECS[name], seed, [2, 3, 1, 2]) == expected

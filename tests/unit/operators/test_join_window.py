@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 import weir
+from tests.seeds import seeds
 from weir import connectors as io
 from weir.errors import PlanError, SchemaError, UserCodeError
 from weir.operators.windows import AlignedWindows
@@ -80,7 +81,7 @@ ORDER = ["window_start", "value", "price"]
 
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full"])
 @pytest.mark.parametrize("windows", [weir.tumbling("10s"), weir.sliding("6s", "4s")], ids=["tumbling", "sliding"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_the_join_is_what_a_batch_query_says(seed: int, windows: AlignedWindows, how: Any) -> None:
     left, right = rows_of(seed), rows_of(seed + 100, column="price")
     crashes = tuple(random.Random(seed).sample(range(5, 80), 3)) if seed else ()
@@ -99,7 +100,7 @@ def sizes(left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_co_group_sees_each_key_of_a_window_once_with_the_rows_of_both_sides(seed: int) -> None:
     left, right = rows_of(seed), rows_of(seed + 100, column="price")
     windows = weir.tumbling("10s")

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tests.seeds import seeds
 from tests.states import Shelf
 from tests.unit.operators.running import context
 from weir.errors import PlanError, SchemaError, UserCodeError
@@ -74,7 +75,7 @@ class Model:
         return out
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_random_batches_restores_and_rescales_give_what_plain_python_gives(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 import weir
+from tests.seeds import seeds
 from weir import connectors as io
 from weir.testing import run_local
 
@@ -72,7 +73,7 @@ def check(rows: pl.DataFrame, out: pl.DataFrame, late: pl.DataFrame) -> None:
 
 
 @pytest.mark.parametrize("then", [aggregated, processed])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_a_window_comes_out_once_and_what_is_late_for_it_comes_out_beside_it(seed: int, then: Any) -> None:
     rows = rows_of(seed)
     out, late, _ = run(rows, weir.tumbling("5s"), then, seed=seed)
@@ -92,7 +93,7 @@ def test_a_window_comes_out_once_and_what_is_late_for_it_comes_out_beside_it(see
 
 
 @pytest.mark.parametrize("then", [aggregated, processed])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_a_row_is_in_a_session_or_late(seed: int, then: Any) -> None:
     rows = rows_of(seed)
     out, late, _ = run(rows, weir.session("2s"), then, seed=seed)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from tests.seeds import seeds
 from weir.api.build import Options
 from weir.errors import DataError, JobError, PlanError, SchemaError
 from weir.operators.base import Emit, Operator, OperatorSpec
@@ -31,7 +32,7 @@ def count_down(rows: weir.Stream) -> tuple[weir.Stream, weir.Stream]:
     return less.filter(pl.col("n") > 0, uid="again"), less.filter(pl.col("n") <= 0, uid="done")
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_every_row_goes_round_and_comes_out_once_whatever_crashes(seed: int) -> None:
     env = environment(
         1 + seed % 3,
@@ -57,7 +58,7 @@ class Rounds(weir.ProcessFunction):
             context.side("seen", (context.key, self.count.get()))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_state_by_key_in_a_loop_has_counted_each_round_once(seed: int) -> None:
     def step(rows: weir.Stream) -> tuple[weir.Stream, weir.Stream]:
         counted = rows.key_by("id").process(Rounds(), SCHEMA, sides={"seen": "id long, rounds long"}, uid="rounds")
@@ -115,7 +116,7 @@ def test_rows_are_fed_back_through_another_exchange_and_side_outputs_and_unions(
     assert sorted(result["out"]["id"].to_pylist()) == list(range(60))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_loops_follow_each_other_and_lie_in_each_other(seed: int) -> None:
     def outer(rows: weir.Stream) -> tuple[weir.Stream, weir.Stream]:
         def inner(rows: weir.Stream) -> tuple[weir.Stream, weir.Stream]:
@@ -136,7 +137,7 @@ def test_loops_follow_each_other_and_lie_in_each_other(seed: int) -> None:
     assert sorted(result["out"]["rounds"].to_pylist()) == sorted(500 + 3 * (1 + i % 4) for i in range(20))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_calls_that_are_under_way_keep_a_loop_open(seed: int) -> None:
     async def tried(row: Any) -> Any:
         return row.id, row.n - 1
@@ -174,7 +175,7 @@ class Woken(weir.CoProcessFunction):
         self.asleep.clear()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_a_loop_goes_on_as_long_as_rows_from_outside_enter_it_anywhere(seed: int) -> None:
     env = environment(2, batch_rows_max=4)
     rows = env.from_collection([(i, 2) for i in range(10)], SCHEMA, uid="rows")
@@ -210,7 +211,7 @@ class Reminder(weir.ProcessFunction):
             del self.left[n]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_timers_in_a_loop_fire_at_the_end_of_time_and_what_they_feed_back_still_goes_round(seed: int) -> None:
     def step(rows: weir.Stream) -> tuple[weir.Stream, weir.Stream]:
         later = rows.key_by("id").process(Reminder(), TIMED, uid="later")

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from tests.seeds import seeds
 from tests.unit.runtime.fakes import context
 from weir.errors import PlanError, SchemaError
 from weir.operators.base import InlinePart, Restored
@@ -65,7 +66,7 @@ def test_a_clock_that_is_set_back_stands_still_also_over_a_restart() -> None:
     assert generated(again) == Watermark(1_000_000)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_every_row_is_in_one_window_whatever_crashes(seed: int) -> None:
     env = weir.Environment(parallelism=2, settings=weir.Settings(batch_rows_max=3))
     rows = env.from_collection([(n % 3,) for n in range(90)], "key long", uid="rows")

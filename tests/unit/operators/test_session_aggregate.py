@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 import weir
+from tests.seeds import seeds
 from weir import connectors as io
 from weir.errors import PlanError
 from weir.operators import session_store
@@ -64,7 +65,7 @@ def sessions(rows: pl.DataFrame, gap_s: float, *, seed: int, crash_at: tuple[int
     return run_local(env, seed=seed, crash_at=crash_at, checkpoint_every=9)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10))
 @pytest.mark.parametrize("gap_s", [0.5, 2, 5])
 def test_every_session_is_what_a_batch_query_says(seed: int, gap_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_store, "COMPACTED_SLOTS_MIN", 4)
@@ -81,7 +82,7 @@ def store_of(gap_us: int) -> SessionStore:
     return SessionStore(definition.layout, context, gap_us)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_the_order_and_the_cut_of_pieces_do_not_matter(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     monkeypatch.setattr(session_store, "COMPACTED_SLOTS_MIN", 4)

@@ -11,6 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from tests.seeds import seeds
 from tests.states import Shelf, table_of
 from tests.unit.operators.running import context
 from weir.config import RocksDb
@@ -77,7 +78,7 @@ def on_disk(directory: Path) -> OperatorContext:
 
 
 @pytest.mark.parametrize("make", [aggregate, batches])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_what_spills_comes_back_and_gives_the_same_answers_as_in_memory(
     make: Any, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

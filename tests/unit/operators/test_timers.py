@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from tests.seeds import seeds
 from tests.states import as_restored, table_of
 from tests.unit.operators.running import context, rows
 from weir import connectors as io
@@ -76,7 +77,7 @@ class TumblingSums(weir.ProcessFunction):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_each_timer_fires_once_with_the_state_of_its_key(seed: int, backend: str) -> None:
     data = rows_of(seed)
     env = environment(seed, backend)
@@ -121,7 +122,7 @@ class Collecting(weir.ProcessFunction):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_timers_of_processing_time_lose_nothing_and_fire_once(seed: int, backend: str) -> None:
     data = rows_of(seed)
     env = environment(seed, backend)

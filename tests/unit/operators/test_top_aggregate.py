@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 import weir
+from tests.seeds import seeds
 from weir import connectors as io
 from weir.errors import SchemaError
 from weir.testing import run_local
@@ -48,7 +49,7 @@ def ran(rows: pl.DataFrame, seed: int, build: Any) -> pl.DataFrame:
     return pl.DataFrame(run_local(env, seed=seed, crash_at=crashes, checkpoint_every=9)["out"])
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 @pytest.mark.parametrize(
     ("by", "reverse"),
     [(["price", "bidder"], [False, False]), (["price", "bidder"], [True, False]), (["channel", "bidder"], True)],
@@ -65,7 +66,7 @@ def test_the_best_rows_of_each_key_are_those_of_a_sort(seed: int, by: list[str],
     assert newest.equals(expected.sort("auction"))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 @pytest.mark.parametrize("keyed", [True, False])
 def test_with_ties_a_window_gives_all_rows_that_are_equal_to_the_last(seed: int, keyed: bool) -> None:
     rows = bids(seed)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from tests.seeds import seeds
 from weir import connectors as io
 from weir.errors import PlanError, SchemaError
 from weir.operators import window_aggregate, window_panes
@@ -77,7 +78,7 @@ def batch_answer(rows: pl.DataFrame, size_s: int, slide_s: int, offset_s: int = 
     ).sort("window_start", "key")
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 @pytest.mark.parametrize(
     ("size_s", "slide_s", "offset_s"), [(10, 10, 0), (10, 10, 3), (12, 4, 0), (10, 4, 1), (6, 5, 0)]
 )
@@ -89,7 +90,7 @@ def test_every_window_is_what_a_batch_query_says(seed: int, size_s: int, slide_s
     assert found.equals(batch_answer(rows, size_s, slide_s, offset_s))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 @pytest.mark.parametrize(("size_s", "slide_s"), [(1, 1), (10, 10), (6, 2), (5, 3)])
 def test_panes_that_share_a_group_and_leave_it_hold_the_same(
     seed: int, size_s: int, slide_s: int, monkeypatch: pytest.MonkeyPatch
@@ -105,7 +106,7 @@ def test_panes_that_share_a_group_and_leave_it_hold_the_same(
     assert found.equals(batch_answer(rows, size_s, slide_s))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_refinements_come_to_the_same_in_the_end(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window_panes, "OWN_ROWS_MIN", 5)
     monkeypatch.setattr(window_panes, "SHARED_SLOTS_MAX", 10)

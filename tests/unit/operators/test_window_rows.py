@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import weir
+from tests.seeds import seeds
 from tests.states import as_restored, table_of
 from tests.unit.operators import running
 from tests.unit.operators import test_session_aggregate as of_sessions
@@ -52,7 +53,7 @@ def by_process(windows: Any) -> weir.Stream:
     return windows.process(summed, SCHEMA, uid="window")  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 @pytest.mark.parametrize(("size_s", "slide_s", "offset_s"), [(10, 10, 3), (10, 4, 1)])
 def test_a_process_function_sees_every_row_of_every_window(seed: int, size_s: int, slide_s: int, offset_s: int) -> None:
     rows = of_windows.rows_of(seed, 300)
@@ -62,7 +63,7 @@ def test_a_process_function_sees_every_row_of_every_window(seed: int, size_s: in
     assert pl.DataFrame(found["out"]).sort("window_start", "key").equals(expected)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 @pytest.mark.parametrize("gap_s", [2, 5])
 def test_a_process_function_sees_every_row_of_every_session(seed: int, gap_s: int) -> None:
     rows = of_sessions.rows_of(seed, 300).with_columns(pl.col("key").cast(pl.Int64))
@@ -71,7 +72,7 @@ def test_a_process_function_sees_every_row_of_every_session(seed: int, gap_s: in
     assert pl.DataFrame(found["out"]).sort("window_start", "key").equals(expected)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_reduce_folds_the_rows_of_a_window(seed: int) -> None:
     rows = of_windows.rows_of(seed, 300)
 
@@ -93,7 +94,7 @@ def count_answer(values: list[int], size: int, every: int) -> list[tuple[int, in
     ]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 @pytest.mark.parametrize(("size", "every"), [(5, 5), (7, 3), (1, 1), (4, 1)])
 def test_count_windows_are_the_last_rows_of_a_key(seed: int, size: int, every: int) -> None:
     rng = random.Random(seed)
@@ -192,7 +193,7 @@ def test_triggers_by_the_wall_clock_let_out_what_is_new() -> None:
     assert len(totals(found)) > 2
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_triggers_do_not_change_what_comes_out_last(seed: int) -> None:
     rows = of_windows.rows_of(seed, 300)
     triggers = [weir.on_count(3), weir.continuous("1s"), weir.on_processing_time("5ms"), OnLargeGrowth()]

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 import weir
+from tests.seeds import seeds
 from weir.testing import run_local
 
 ROWS = [(n, f"key {n % 23}") for n in range(600)]
@@ -27,7 +28,7 @@ class Kept(weir.ProcessFunction):
         yield (row.key, self.count.get(), len(self.seen.get()), sum(self.by_digit.values()))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_every_row_counts_once_whatever_crashes(seed: int, tmp_path: Path) -> None:
     settings = weir.Settings(channel_batches_max=1, backend=weir.RocksDb("8MB", directory=str(tmp_path)))
     env = weir.Environment(parallelism=2, settings=settings)

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.seeds import seeds
 from tests.states import Shelf, table_of
 from weir.snapshot.messages import StatePart
 from weir.state import slot_snapshot
@@ -159,7 +160,7 @@ class Taken:
     part: StatePart | None = None
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_any_order_of_changes_freezes_reads_confirmations_and_losses_gives_what_was_frozen(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
