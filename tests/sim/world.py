@@ -451,9 +451,10 @@ class World:
                 return
             left = (Outcome.CANCELLED, Outcome.STOPPED)
             if ended.outcome not in left and not self._was_overtaken(ended):
-                if not self.hands.has_removed:
+                if self.hands.has_removed:
+                    self.hands.was_refused()
+                elif not self._came_late(ended.error or ""):
                     raise SimulationFailed(f"{driver.name} ended as {ended}")
-                self.hands.was_refused()
             self._bury(driver)
         if not self.drivers:
             self.start_driver(resume=True)
@@ -464,14 +465,22 @@ class World:
         is_trouble = isinstance(error, StorageUnavailable) or isinstance(error.__cause__, StorageUnavailable)
         if not is_trouble and self.hands.has_removed:
             self.hands.was_refused()
-        elif "has checkpoints here" in str(error) and self.hands.started_anew:
-            self.hands.delete_again()
-        elif not is_trouble and not (isinstance(error, OwnershipError) and self._driver_count > 1):
+        elif not (is_trouble or self._came_late(str(error)) or self._has_rivals(error)):
             raise SimulationFailed(f"{driver.name} was refused: {error!r}") from error
         self._refusals += 1
         if is_trouble and self.rng.random() < 0.3:
             faults.calm(self)
         self._bury(driver)
+
+    def _came_late(self, error: str) -> bool:
+        """Whether somebody who was forgotten has written where users had deleted everything; then they do so again."""
+        if self.hands.started_anew and "has checkpoints here" in error:
+            self.hands.delete_again()
+            return True
+        return False
+
+    def _has_rivals(self, error: Exception) -> bool:
+        return isinstance(error, OwnershipError) and self._driver_count > 1
 
     def _was_overtaken(self, ended: phases.Ended) -> bool:
         if self._driver_count == 1:
