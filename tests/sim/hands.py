@@ -63,6 +63,10 @@ class Hands:
         if self._acts and self._acts[0][0] <= self._world.steps < FAULT_STEPS and self._acts[0][1](self):
             self._acts.pop(0)
 
+    def rest(self) -> None:
+        """The job is over: they touch nothing more."""
+        self._acts = []
+
     def finish(self) -> None:
         """Whoever looks at the output waits until they are done."""
         if self.program.main is not None:

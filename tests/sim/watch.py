@@ -75,7 +75,7 @@ class Watch:
         named: dict[str, FileRef] = {}
         with self._world.storage.quiet():
             lineage = current_lineage(self._world.job_storage)
-            if lineage is not None:
+            if lineage is not None and self._has_begun(lineage):
                 if self._store is None or self._store.lineage != lineage:
                     self._store = CheckpointStore(self._world.job_storage, "sim", lineage=lineage)
                 valid = self._valid(self._store)
@@ -102,6 +102,13 @@ class Watch:
         if known is None or known[0] is not data:
             known = self._manifests[path] = data, {f"{root}{file.path}": file for file in decode(data).files}
         return known[1]
+
+    def _has_begun(self, lineage: str) -> bool:
+        """Whether it is more than late notes of somebody who was forgotten."""
+        names = {name.removeprefix(self._root) for name in self._world.storage.files if name.startswith(self._root)}
+        notes = [note for name in names if (note := AttemptNote.parse(name.rpartition("/")[2])) is not None]
+        starts = [note for note in notes if note.lineage == lineage and note.note == "start"]
+        return any(layout.claim_path(note.attempt) in names for note in starts)
 
     def _goes_back(self, name: str) -> bool:
         """Whether this is the start of an attempt that was asked to go back."""

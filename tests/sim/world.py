@@ -165,6 +165,7 @@ class World:
         is_alone = all(driver.is_gone for driver in self.drivers) and not self.orphans and not self.alive_tasks()
         self.is_tidy = self.storage.trouble == 0 and is_alone and not self.hangs.count
         self.stop_faults()
+        self.hands.rest()
 
     def new_lineage(self, driver: int) -> Lineage:
         return Lineage(f"{int(self.place):02x}{driver:08x}")
@@ -465,7 +466,9 @@ class World:
         is_trouble = isinstance(error, StorageUnavailable) or isinstance(error.__cause__, StorageUnavailable)
         if not is_trouble and self.hands.has_removed:
             self.hands.was_refused()
-        elif not (is_trouble or self._came_late(str(error)) or self._has_rivals(error)):
+        elif not (
+            is_trouble or self._came_late(str(error)) or (self._driver_count > 1 and isinstance(error, OwnershipError))
+        ):
             raise SimulationFailed(f"{driver.name} was refused: {error!r}") from error
         self._refusals += 1
         if is_trouble and self.rng.random() < 0.3:
@@ -474,13 +477,10 @@ class World:
 
     def _came_late(self, error: str) -> bool:
         """Whether somebody who was forgotten has written where users had deleted everything; then they do so again."""
-        if self.hands.started_anew and "has checkpoints here" in error:
+        if self.hands.started_anew and ("has checkpoints here" in error or "had completed checkpoint" in error):
             self.hands.delete_again()
             return True
         return False
-
-    def _has_rivals(self, error: Exception) -> bool:
-        return isinstance(error, OwnershipError) and self._driver_count > 1
 
     def _was_overtaken(self, ended: phases.Ended) -> bool:
         if self._driver_count == 1:

@@ -24,9 +24,14 @@ ATTEMPTS_KEPT = 64
 
 
 def current_lineage(storage: Storage) -> Lineage | None:
-    """The lineage of the newest attempt that started, which a resume goes on with. Only such an attempt has notes."""
-    notes = [note for name in storage.list(layout.ATTEMPTS) if (note := AttemptNote.parse(name)) is not None]
-    return max(notes, key=lambda note: (note.attempt, note.note == "start")).lineage if notes else None
+    """The lineage of the newest attempt that was claimed and started, which a resume goes on with. Where claims or
+    starts were taken away, what is left tells."""
+    names = storage.list(layout.ATTEMPTS)
+    claimed = {attempt for name in names if (attempt := layout.claimed_attempt(name)) is not None}
+    notes = [note for name in names if (note := AttemptNote.parse(name)) is not None]
+    # A start without its claim may be a late one, of somebody whose directory was deleted.
+    starts = [note for note in notes if note.note == "start" and note.attempt in claimed]
+    return max(starts or notes, key=lambda note: note.attempt).lineage if notes else None
 
 
 def read_record(storage: Storage, path: str) -> Any:
@@ -54,6 +59,8 @@ class Attempts:
         """Notes that are damaged are passed over: the user has said where to go on from."""
         self.claims: deque[AttemptId] = deque(maxlen=ATTEMPTS_KEPT)
         """The latest that this driver has made, oldest first."""
+        self._needed_from = AttemptId(0)
+        """The last attempt that went back: what is damaged of those before it does not matter any more."""
         self._started: AttemptId | None = None
         """The newest of these whose start is noted."""
 
@@ -109,13 +116,12 @@ class Attempts:
         return tuple(attempt for name in names if (attempt := layout.claimed_attempt(name)) is not None)
 
     def starts(self, notes: list[AttemptNote]) -> tuple[AttemptStart, ...]:
-        """Where the attempts of this lineage started from: those before the last that went back do not matter any
-        more, so that what is damaged there does not either."""
-        found = []
+        """Where the attempts of this lineage started from."""
+        found: list[AttemptStart] = []
         for note, body in self._read(sorted(notes, key=lambda note: note.attempt, reverse=True), "start"):
             found.append(AttemptStart(note.attempt, body["restored_from"], body["writer"], body["ids_below"]))
             if found[-1].goes_back:
-                break
+                self._needed_from = max(self._needed_from, note.attempt)
         return tuple(reversed(found))
 
     def completed(self, notes: list[AttemptNote]) -> tuple[PublishedCheckpoint, ...]:
@@ -155,7 +161,7 @@ class Attempts:
             except FileNotFoundError:
                 continue  # removed since the look, with all that its attempt had written
             except CorruptCheckpoint:
-                if not self.bears_damage:
+                if not self.bears_damage and note.attempt >= self._needed_from:
                     raise
 
     def _check_there(self, names: list[str]) -> None:

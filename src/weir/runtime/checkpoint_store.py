@@ -198,7 +198,6 @@ class CheckpointStore:
         # The notes first: whatever a driver has noted was there before.
         claimed, notes = self._attempts.claimed(), self._attempts.notes()
         starts = self._attempts.starts(notes)
-        notes = [note for note in notes if not starts or not starts[0].goes_back or note.attempt >= starts[0].attempt]
         completed, leases = self._attempts.completed(notes), self._attempts.leases(notes)
         names = self._storage.list("")
         directories = [id for name in names if (id := layout.checkpoint_of(name)) is not None]

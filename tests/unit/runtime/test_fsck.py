@@ -10,7 +10,7 @@ import pytest
 from tests.unit.runtime.fakes import FaultyStorage
 from tests.unit.runtime.stores import LIFE, NEXT_LIFE, files_of, manifest, newest, store_of
 from tests.unit.runtime.test_retirement import check_whole, referring, share, upload
-from weir.ids import AttemptId, CheckpointId
+from weir.ids import CheckpointId
 from weir.runtime import layout
 from weir.runtime.fsck import examined, job_directories, repair, strays_beside
 from weir.runtime.storage import Below
@@ -177,7 +177,8 @@ def test_nothing_is_removed_when_somebody_has_begun_anew_meanwhile() -> None:
     storage = with_checkpoints()
     storage.write(f"{NEXT_LIFE}/chk-0000000001/manifest.json", encode(referring(1, 1)))
     report = examined(storage)
-    store_of(storage, NEXT_LIFE)._attempts.note(AttemptId(2), "start", {})
+    anew = store_of(storage, NEXT_LIFE)._attempts
+    anew.note(anew.take(), "start", {})
     assert repair(storage, report) == 0
 
 

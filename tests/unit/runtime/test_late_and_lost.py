@@ -19,6 +19,7 @@ from weir.runtime.attempts import current_lineage
 from weir.runtime.checkpoint_store import CheckpointStore, Claim
 from weir.runtime.claims import ClaimDesk
 from weir.runtime.compatibility import check_compatible
+from weir.runtime.layout import AttemptNote
 from weir.runtime.storage_retry import Patience, PatientStorage
 from weir.snapshot.manifest import encode
 from weir.snapshot.records import seal, unseal
@@ -125,6 +126,38 @@ def test_a_start_that_was_asked_to_go_back_and_broke_off_leaves_nothing_that_cou
     with pytest.raises(RuntimeError):
         resumed(storage).claim(CheckpointId(3))
     assert newest(resumed(storage).claim())[1] == 9
+
+
+def test_a_going_back_that_was_overtaken_while_its_rival_looked_takes_nothing_from_the_line() -> None:
+    storage, _ = with_checkpoints(1)
+    back, plain = resumed(storage), resumed(storage)
+    back._attempts.take()
+    back._attempts.take = lambda: AttemptId(2)  # type: ignore[method-assign]
+    real = plain._restored
+
+    def looked(listing: Any) -> Any:
+        found = real(listing)
+        with pytest.raises(OwnershipError):
+            back.claim(CheckpointId(1))  # its start is noted all the same
+        return found
+
+    plain._restored = looked  # type: ignore[method-assign]
+    assert newest(plain.claim()) == (3, 1)
+    assert plain.listing().missing is None and plain.listing().valid == (1,)
+
+
+def test_a_late_start_where_everything_was_deleted_is_not_gone_on_with() -> None:
+    storage, _ = with_checkpoints(1)
+    path = AttemptNote(AttemptId(1), LIFE, "start").path
+    late = storage.read(path).to_pybytes()
+    for name in ("attempts", LIFE, layout.JOB_FILE):
+        storage.delete(name)
+    anew = store_of(storage, NEXT_LIFE)
+    anew.adopt("run-2", resume=False)
+    anew.claim()
+    storage.write(AttemptNote(AttemptId(7), LIFE, "start").path, late)
+    assert current_lineage(storage) == NEXT_LIFE
+    assert anew.claim().attempt == 8
 
 
 def test_what_was_damaged_before_a_going_back_is_of_no_interest_after_it() -> None:
