@@ -53,6 +53,8 @@ class SimDriver(Process):
         self.reported: phases.Ended | None = None
         """What whoever started it is told at last."""
         self.was_overtaken_at_its_end = False
+        self.is_forgotten = False
+        """Its users have deleted everything, and do not know that it still runs."""
         self.thaws_at: int | None = None
         """It is frozen until so many checkpoints were completed."""
         self._closing_ms: float | None = None
@@ -201,9 +203,10 @@ class SimDriver(Process):
 
     def _noticed(self, notice: Notice) -> None:
         self._world.log(f"{self.name}: {notice.kind} {notice.detail}")
-        if notice.kind == "checkpoint_completed":
+        if notice.kind == "checkpoint_completed" and not self.is_forgotten:
             self._world.completed(notice.detail["id"])
-        self._world.users.noticed(notice)
+        if not self.is_forgotten:
+            self._world.users.noticed(notice)
         self._world.hands.noticed(notice)
 
 

@@ -175,7 +175,8 @@ class Hands:
         if self._removed or self.program.main is not None or world.savepoint is not None:
             return False
         if self.rng.random() < FORGOTTEN:
-            world.forget_drivers("users start anew")
+            world.log("users start anew, and forget what still runs")
+            world.forget_drivers()
         else:
             world.kill_drivers("users start anew")
         for task in world.alive_tasks():

@@ -120,7 +120,7 @@ class Users:
 
     def check(self) -> None:
         """The run is over."""
-        for asked in self._asked.values():
+        for asked in [asked for asked in self._asked.values() if not asked.driver.is_forgotten]:
             if asked.answer == "done" and asked.savepoint is not None:
                 read_savepoint(self._world, asked.savepoint)
             elif asked.answer == "failed" and asked.savepoint is not None and self._is_tidy(asked):

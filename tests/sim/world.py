@@ -160,10 +160,9 @@ class World:
 
     def settle(self) -> None:
         """What the drivers do when the job is over."""
-        # Clean-up that storage refused, or that a driver which still runs has to do, is not done yet.
-        # Nor is what a call leaves that hung in storage until now.
+        # Clean-up that storage refused, that hung, or that a driver has to do which still runs, is not done yet.
         is_alone = all(driver.is_gone for driver in self.drivers) and not self.orphans and not self.alive_tasks()
-        self.is_tidy = self.storage.trouble == 0 and is_alone and not self.hangs.count
+        self.is_tidy = self.is_tidy and self.storage.trouble == 0 and is_alone and not self.hangs.count
         self.stop_faults()
         self.hands.rest()
 
@@ -410,18 +409,19 @@ class World:
         for driver in list(self.drivers):
             self._bury(driver)
 
-    def forget_drivers(self, reason: str) -> None:
-        """All of them are frozen, and go on when another has completed checkpoints."""
-        self.log(f"all drivers are forgotten: {reason}")
+    def forget_drivers(self) -> None:
+        """They are frozen, and go on when another has completed checkpoints."""
         for driver in list(self.drivers):
             if driver.has_started and driver.ended is None:
+                driver.is_forgotten = True
                 driver.freeze(0.0, thaws_at=self.rng.choice([0, 1, 2]))
             else:
                 self._bury(driver)
 
     def finishing(self, driver: SimDriver) -> None:
-        """The job is about to be finished: whoever has wanted to begin it, and is late, gives up; it would begin the
-        finished job once more."""
+        """The job is about to be finished: whoever is late to begin it gives up; it would begin the finished job once
+        more. What somebody else still writes then, nobody sweeps up before the next run."""
+        self.is_tidy = not any(t.alive for s in self.stages.values() if s.owner is not driver for t in s.tasks)
         for other in list(self.drivers):
             if other.is_fresh and other is not driver:
                 self._bury(other)
@@ -477,10 +477,10 @@ class World:
 
     def _came_late(self, error: str) -> bool:
         """Whether somebody who was forgotten has written where users had deleted everything; then they do so again."""
-        if self.hands.started_anew and ("has checkpoints here" in error or "had completed checkpoint" in error):
+        is_late = self.hands.started_anew and any(text in error for text in ("has checkpoints here", "had completed"))
+        if is_late:
             self.hands.delete_again()
-            return True
-        return False
+        return is_late
 
     def _was_overtaken(self, ended: phases.Ended) -> bool:
         if self._driver_count == 1:

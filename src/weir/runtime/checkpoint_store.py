@@ -213,6 +213,10 @@ class CheckpointStore:
         """Free what the attempt has written for an aborted checkpoint, and nothing of another attempt's."""
         self._retirement.discard(checkpoint, attempt)
 
+    def keep_from(self, oldest_kept: CheckpointId) -> None:
+        """From the next sweep on every checkpoint before this one goes. Touches nothing yet."""
+        self._retirement.keep_from(oldest_kept)
+
     def retire(self, oldest_kept: CheckpointId) -> None:
         """Delete every checkpoint before this one, complete or not, and what nobody refers to any more."""
         self._retirement.retire(oldest_kept)

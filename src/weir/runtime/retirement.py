@@ -54,8 +54,11 @@ class Retirement:
     def retire(self, oldest_kept: CheckpointId) -> None:
         """Delete every checkpoint before this one, complete or not. The manifest goes first: a half-deleted
         checkpoint is not one. Shared files that were written for them go when no manifest that is left names them."""
-        self._oldest_kept = max(self._oldest_kept, oldest_kept)
+        self.keep_from(oldest_kept)
         self.retire_again()
+
+    def keep_from(self, oldest_kept: CheckpointId) -> None:
+        self._oldest_kept = max(self._oldest_kept, oldest_kept)
 
     def retire_again(self) -> None:
         """The same for what came late."""

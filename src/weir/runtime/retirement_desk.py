@@ -29,7 +29,8 @@ class RetirementDesk:
         self._discards: deque[Callable[[], None]] = deque(maxlen=DISCARDS_WAITING_MAX)
 
     def retire(self, oldest_kept: CheckpointId) -> None:
-        """Every checkpoint before this one is to go."""
+        """Every checkpoint before this one is to go. If the job ends before that, its last sweep sees to it."""
+        self._store.keep_from(oldest_kept)
         self._oldest_kept = max(self._oldest_kept or oldest_kept, oldest_kept)
         self._next()
 

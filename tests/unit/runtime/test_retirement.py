@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.runtime.fakes import FaultyStorage
+from tests.unit.runtime.fakes import FaultyStorage, QueuedBackground
 from tests.unit.runtime.stores import LIFE, NEXT_LIFE, claimed, files_of, manifest, newest, store_of
 from weir.errors import CheckpointError, CorruptCheckpoint, OwnershipError, StorageUnavailable
 from weir.ids import AttemptId, CheckpointId, Uid
 from weir.runtime import layout
 from weir.runtime.attempts import ATTEMPTS_KEPT
 from weir.runtime.checkpoint_store import CheckpointStore
+from weir.runtime.retirement_desk import RetirementDesk
 from weir.runtime.state_files import CheckpointFiles
 from weir.runtime.storage_files import TEMPORARY, LocalStorage
 from weir.snapshot.manifest import Manifest, OperatorSnapshot, PartOf, checksum
@@ -325,3 +326,15 @@ def test_going_back_to_what_is_not_there_or_not_whole_says_so() -> None:
     files_of(storage).write(upload(storage, 1, 1).path, b"STATE")
     with pytest.raises(CorruptCheckpoint, match="checksum"):
         store_of(storage).claim(back_to=CheckpointId(1))
+
+
+def test_what_was_to_be_retired_when_the_job_ended_goes_with_the_last_sweep() -> None:
+    _, store = claimed()
+    background = QueuedBackground()
+    desk = RetirementDesk(store, background)
+    for checkpoint in (1, 2, 3):
+        store.publish(manifest(checkpoint, 1))
+        desk.retire(CheckpointId(checkpoint))
+    background.waiting.clear()
+    store.finish()
+    assert store.listing().valid == (3,)
