@@ -18,6 +18,8 @@ T = TypeVar("T")
 SPARK_TESTS = Path(__file__).parent / "spark"
 SERVICE_TESTS = Path(__file__).parent / "services"
 POLL_S = 0.01
+SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A Spark that lives for seconds spends half of its time on code that it will never run often."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,10 +32,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_state_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Jobs of tests are listed in a directory of the test run's own, not in the user's."""
+    """Jobs of tests are listed in a directory of the test run's own, not in the user's; JVMs that they start are made
+    for a short life."""
     directory = tmp_path_factory.mktemp("state")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(directory))
+        patch.setenv("SPARK_SUBMIT_OPTS", SHORT_LIVED_JVM)
         yield directory
 
 
