@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from weir.errors import CorruptCheckpoint, OwnershipError
@@ -24,14 +25,19 @@ ATTEMPTS_KEPT = 64
 
 
 def current_lineage(storage: Storage) -> Lineage | None:
-    """The lineage of the newest attempt that was claimed and started, which a resume goes on with. Where claims or
-    starts were taken away, what is left tells."""
-    names = storage.list(layout.ATTEMPTS)
+    """The lineage of the newest attempt that has run, which a resume goes on with."""
+    newest = newest_run(storage.list(layout.ATTEMPTS))
+    return None if newest is None else newest.lineage
+
+
+def newest_run(names: list[str]) -> AttemptNote | None:
+    """The start of the newest attempt that was claimed and started. Where claims or starts were taken away, what is
+    left tells."""
     claimed = {attempt for name in names if (attempt := layout.claimed_attempt(name)) is not None}
     notes = [note for name in names if (note := AttemptNote.parse(name)) is not None]
     # A start without its claim may be a late one, of somebody whose directory was deleted.
     starts = [note for note in notes if note.note == "start" and note.attempt in claimed]
-    return max(starts or notes, key=lambda note: note.attempt).lineage if notes else None
+    return max(starts or notes, key=lambda note: note.attempt, default=None)
 
 
 def read_record(storage: Storage, path: str) -> Any:
@@ -134,10 +140,10 @@ class Attempts:
         return tuple(PublishedCheckpoint(body["below"], note.attempt) for note, body in self._read(notes, "ids"))
 
     def is_finished(self) -> bool:
-        """Whether the newest attempt that started, of whatever lineage, has ended and committed everything."""
-        notes = self.notes()
-        newest = max((note.attempt for note in notes), default=None)
-        return any(note.note == "finished" and note.attempt == newest for note in notes)
+        """Whether the newest attempt that has run, of whatever lineage, has ended and committed everything."""
+        names = self._storage.list(layout.ATTEMPTS)
+        newest = newest_run(names)
+        return newest is not None and replace(newest, note="finished").path.rpartition("/")[2] in names
 
     def forget(self, oldest_needed: AttemptId) -> list[str]:
         """The paths of claims and notes that nobody needs: of attempts below this one, the latest few apart. Claims of

@@ -96,7 +96,7 @@ class CheckpointStore:
                     raise CheckpointError(
                         f"job {self._job!r} has checkpoints here, such as {lineage}/{name}, but what was noted about "
                         f"its attempts, in {layout.ATTEMPTS}/, is gone: nobody can tell which of them counts. Put it "
-                        "back; or start from a checkpoint that you name (from_savepoint, weir run --from-savepoint) in "
+                        "back; or start from a checkpoint that you name (from_savepoint, weir run --from) in "
                         "another location; or delete the directory to begin anew"
                     )
 

@@ -170,6 +170,7 @@ class Driver:
             self._leave_all(verdict)
         elif self._leaving.outcome is Outcome.RESTART:
             self._leaving = verdict
+        self._finish.give_up()
 
     def request(self, request: m.CheckpointRequested | None = None) -> None:
         """The user wants a checkpoint, a savepoint, or the job to stop or to drain. Notices with the request's name, or

@@ -26,6 +26,7 @@ class FinishDesk:
         self._clock = clock
         self._chance = chance
         self._again: Callable[[], None] = lambda: None
+        self._give_up: Callable[[], None] = lambda: None
 
     def finish(self, plan: Plan, done: Callable[[BaseException | None], None]) -> None:
         """Note the end; `done` hears why that was not possible, if it was not."""
@@ -37,11 +38,18 @@ class FinishDesk:
             self.due_ms = None
             self._again()
 
+    def give_up(self) -> None:
+        """Nobody wants to wait any longer."""
+        if self.due_ms is not None:
+            self.due_ms = None
+            self._give_up()
+
     def _tried(self, result: BaseException | None, done: Callable[[BaseException | None], None]) -> None:
         if isinstance(result, StorageUnavailable):
             failure = Failure(self._clock.now_ms(), str(result), StorageUnavailable.code, self._chance())
             decision = self._restarts.failed(failure)
             if isinstance(decision, RestartAfter) and self._restarts.outage is not None:
                 self.due_ms = failure.now_ms + decision.delay_ms
+                self._give_up = lambda: done(result)
                 return
         done(result)

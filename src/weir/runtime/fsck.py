@@ -177,7 +177,7 @@ def _check_lost(storage: Storage, report: Report, lineage: Lineage, progress: Pr
     checkpoints = _manifests(storage, lineage)
     newest = f"{lineage}/{layout.checkpoint_directory(max(checkpoints))}" if checkpoints else f"{lineage}/chk-…"
     report.problems.append(
-        f"no start of lineage {lineage} is noted in {layout.ATTEMPTS}/, so a resume would not find {newest}. Bring the "
+        f"no start of lineage {lineage} is noted in {layout.ATTEMPTS}/, so a resume may not find {newest}. Bring the "
         f"notes back, or start from the checkpoint by its name (weir run --from LOCATION/{newest}). {_NO_EXPIRY}"
     )
 

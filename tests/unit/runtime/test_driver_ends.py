@@ -75,6 +75,15 @@ def test_the_last_note_waits_for_storage_so_that_the_next_run_may_start() -> Non
     store_of(stage.storage, NEXT_LIFE).check_free(resume=False)
 
 
+def test_who_cancels_while_the_last_note_waits_for_storage_need_not_wait() -> None:
+    stage = noting()
+    stage.storage.fail("publish", StorageUnavailable("no"))
+    run_all(stage.background)
+    assert stage.said("ended") == []
+    stage.driver.cancel()
+    assert stage.ended.outcome is Outcome.FINISHED, "everything is committed"
+
+
 def test_who_wants_no_restarts_does_not_wait_for_the_last_note() -> None:
     stage = noting(restart=NoRestart())
     stage.storage.fail("publish", StorageUnavailable("no"))

@@ -158,6 +158,9 @@ def test_a_late_start_where_everything_was_deleted_is_not_gone_on_with() -> None
     storage.write(AttemptNote(AttemptId(7), LIFE, "start").path, late)
     assert current_lineage(storage) == NEXT_LIFE
     assert anew.claim().attempt == 8
+    anew.finish()
+    storage.write(AttemptNote(AttemptId(9), LIFE, "completed").path, late)
+    store_of(storage, LIFE).check_free(resume=False)
 
 
 def test_what_was_damaged_before_a_going_back_is_of_no_interest_after_it() -> None:

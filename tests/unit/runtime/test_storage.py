@@ -289,8 +289,8 @@ class OneHdfsDirectory:
 def test_hdfs_too_removes_what_dead_writers_left_and_nothing_else() -> None:
     dead, alive = f"{storage_files.TEMPORARY}dead", f"{storage_files.TEMPORARY}alive"
     client: Any = OneHdfsDirectory({dead: 0, alive: time.time() * 1_000, "mine": 0})
-    HdfsStorage(client, "/root", location="hdfs://root").prune("chk")
-    assert client.deleted == [f"/root/chk/{dead}", "/root/chk"]
+    HdfsStorage(client, "/base", location="hdfs://base").prune("chk")
+    assert client.deleted == [f"/base/chk/{dead}", "/base/chk"]
 
 
 def test_a_file_that_vanishes_while_its_directory_is_listed_takes_no_other_with_it(
