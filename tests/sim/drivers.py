@@ -11,16 +11,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tests.sim.stage import SimCluster, SimulationFailed
-from tests.sim.work import Process, SimBackground, Work
+from tests.sim.work import CallerCrashed, Process, SimBackground, Work
 from weir.config import FixedDelay, JobConfig
 from weir.errors import OwnershipError
-from weir.ids import CheckpointId
+from weir.ids import AttemptId, CheckpointId
 from weir.runtime import phases
 from weir.runtime.attempts import current_lineage
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.driver import Driver, Notice
 from weir.runtime.phases import Outcome
 from weir.runtime.sink_desk import SinkDesk
+from weir.snapshot.checkpoints import Listing
+from weir.snapshot.manifest import Manifest
 from weir.snapshot.run import CoordinatorSettings
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class SimDriver(Process):
         lineage = current if config.resume and current is not None else world.new_lineage(self.number)
         store = self._store = CheckpointStore(world.job_storage, "sim", lineage=lineage, is_found=lineage == current)
         store.finish = self._finish  # type: ignore[method-assign]
+        store._copied = self._copied  # type: ignore[method-assign]
         store.check_free(config.resume)
         SinkDesk(config, lineage, store.check_newest).validate(self._plan)
         store.adopt(self.name, config.resume)
@@ -154,6 +157,13 @@ class SimDriver(Process):
                 self.was_overtaken_at_its_end = True
         self._world.finishing(self)
         CheckpointStore.finish(self.store)
+
+    def _copied(self, listing: Listing, back_to: CheckpointId, attempt: AttemptId) -> Manifest:
+        """What it goes back to is there; perhaps it dies before it has noted that it starts from it."""
+        manifest = CheckpointStore._copied(self.store, listing, back_to, attempt)
+        if self._world.hands.breaks_off():
+            raise CallerCrashed
+        return manifest
 
     def freeze(self, until_ms: float, *, thaws_at: int | None = None) -> None:
         self.frozen_until_ms = math.inf if thaws_at is not None else until_ms

@@ -187,3 +187,18 @@ class Hangs:
         if self._rng.random() < 0.3:
             world.ambush(self._rng.choice([second_driver, kill_task]) if world.job.beside is None else kill_task)
         return until_ms
+
+
+class NearlyFull:
+    """A disk on which what a driver creates is there, and then finds no room to be made sure of."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self._world = world
+        self._rng = random.Random(f"room of {seed}")
+        self._probability = self._rng.choice([0.0, 0.0, 0.0, 0.1])
+
+    def is_behind(self, call: str) -> bool:
+        world = self._world
+        if not self._probability or call != "create" or not world.storage.has_rename or not world.is_drivers_call:
+            return False
+        return world.steps < FAULT_STEPS and self._rng.random() < self._probability

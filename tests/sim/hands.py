@@ -31,6 +31,9 @@ COMPACTED = "compacted-"
 FORGOTTEN = 0.5
 """How often users who start anew forget to kill what still runs."""
 
+BROKEN_OFF = 0.4
+"""How often a start that goes back dies when it has copied what it goes back to."""
+
 ACT_STEPS = 1_200
 """Acts fall within the first so many steps."""
 
@@ -163,6 +166,10 @@ class Hands:
         world.start_driver(resume=True, back_to=back_to)
         return True
 
+    def breaks_off(self) -> bool:
+        """Whether the start that goes back dies before it counts."""
+        return self.rng.random() < BROKEN_OFF
+
     def gone_back(self) -> None:
         """The start of an attempt that was asked to go back is noted."""
         self.went_back = True
@@ -176,7 +183,7 @@ class Hands:
             return False
         if self.rng.random() < FORGOTTEN:
             world.log("users start anew, and forget what still runs")
-            world.forget_drivers()
+            world.forget_drivers(thaw_at=self.rng.choice([0, 1, 2, *[len(world.completed_ids)] * 3]))
         else:
             world.kill_drivers("users start anew")
         for task in world.alive_tasks():

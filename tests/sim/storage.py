@@ -41,6 +41,8 @@ class SimStorage:
         self.pauses = 1.0
         """How often others act before a call takes effect."""
         self.has_rename = True
+        self.is_full_behind: Callable[[str], bool] = lambda call: False
+        """Whether there is no room left to make sure of what a call has just written."""
         self.hangs_until_ms: Callable[[str], float] = lambda call: 0.0
         self._rng = rng
         self._is_quiet = False
@@ -106,6 +108,8 @@ class SimStorage:
         if dice < self.trouble * 2 / 3:
             raise StorageUnavailable(f"simulated: {call} was refused")
         result = act()
+        if self.is_full_behind(call):
+            raise StorageFull(f"simulated: disk full behind {call}")
         if dice < self.trouble:
             if self.has_rename and call in ("write", "publish", "create") and self._rng.random() < NO_ROOM_TO_SYNC:
                 raise StorageFull(f"simulated: disk full behind {call}")

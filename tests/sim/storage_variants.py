@@ -226,7 +226,7 @@ def attempts_that_never_started_count() -> AbstractContextManager[None]:
 
 
 def create_looks_and_then_writes() -> AbstractContextManager[None]:
-    """Two who create the same file at once both believe that it is theirs."""
+    """Two who create the same file at once both believe that it is theirs, and nobody looks at it again."""
 
     def create(self: SimDirectory, path: str, data: bytes) -> bool:
         if path.rpartition("/")[2] in self.list(path.rpartition("/")[0]):
@@ -234,7 +234,7 @@ def create_looks_and_then_writes() -> AbstractContextManager[None]:
         self.publish(path, data)
         return True
 
-    return patched(SimDirectory, "create", create)
+    return all_of(patched(SimDirectory, "create", create), fenced_by_numbers_only())
 
 
 def fenced_by_numbers_only() -> AbstractContextManager[None]:

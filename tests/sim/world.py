@@ -46,7 +46,7 @@ OVERTAKEN = ("taken over", "missing although the manifest", "earlier run", "by s
 """What a driver says that is not alone, and ends."""
 
 SLICES_MAX = 6
-"""Pieces of background work, from one storage call to the next, that each process may do in one step."""
+"""Pieces of background work, from one storage call to the next, that each process may do in a step."""
 
 DELIVERIES_MAX = 5
 """Messages that arrive in one step."""
@@ -96,12 +96,12 @@ class World:
         self.clock = SimClock()
         self.trace: deque[str] = deque(maxlen=400)
         self.digest = after.digest if after else 0
-        self._tracer = trace
-        self.steps = 0
+        self._tracer, self.steps = trace, 0
         self.external = External(self.rng)
         self.storage = after.storage if after else SimStorage(self.rng)
         self.hangs = faults.Hangs(self, random.Random(f"hangs of {seed}"))
         self.storage.hangs_until_ms = self.hangs.until_ms
+        self.storage.is_full_behind = faults.NearlyFull(self, seed).is_behind
         if after is None:
             self.storage.pauses = self.rng.choice([0.3, 0.7, 1.0])
             self.storage.has_rename = self.rng.random() < 0.6
@@ -409,12 +409,12 @@ class World:
         for driver in list(self.drivers):
             self._bury(driver)
 
-    def forget_drivers(self) -> None:
-        """They are frozen, and go on when another has completed checkpoints."""
+    def forget_drivers(self, *, thaw_at: int) -> None:
+        """They are frozen, and go on when another has completed so many checkpoints."""
         for driver in list(self.drivers):
             if driver.has_started and driver.ended is None:
                 driver.is_forgotten = True
-                driver.freeze(0.0, thaws_at=self.rng.choice([0, 1, 2]))
+                driver.freeze(0.0, thaws_at=thaw_at)
             else:
                 self._bury(driver)
 
