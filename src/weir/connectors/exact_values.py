@@ -54,6 +54,12 @@ def cast_exactly(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
+def keeps_zone(found: pa.DataType, declared: pa.DataType) -> bool:
+    """Whether an instant stays one: what a clock shows is another thing, and nobody has said in which zone."""
+    types = pa.types
+    return not (types.is_timestamp(found) and types.is_timestamp(declared) and found.tz and not declared.tz)
+
+
 def special_columns(table: pa.Table) -> dict[str, Flags]:
     """The columns that hold NaN or an infinity, also inside nested values, and in which rows."""
     found = {

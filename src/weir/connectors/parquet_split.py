@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from weir.connectors.exact_values import Unfit, cast_exactly
+from weir.connectors.exact_values import Unfit, cast_exactly, keeps_zone
 from weir.connectors.file_splits import Split
 from weir.connectors.line_blocks import open_unchanged
 from weir.errors import DataError, SchemaError, StorageUnavailable
@@ -135,7 +135,7 @@ def _is_kin(found: pa.DataType, declared: pa.DataType) -> bool:
         return _is_kin(found.key_type, declared.key_type) and _is_kin(found.item_type, declared.item_type)
     if _is_list(found) and _is_list(declared):
         return _is_kin(found.value_type, declared.value_type)
-    return any(of(found) and to(declared) for of, to in _FAMILIES)
+    return keeps_zone(found, declared) and any(of(found) and to(declared) for of, to in _FAMILIES)
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -11,10 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from weir.connectors.exact_values import cast_exactly
+from weir.connectors.exact_values import cast_exactly, keeps_zone
 from weir.errors import SchemaError
 from weir.schema import format_schema, format_type
 from weir.state.infinities import array_of
+from weir.state.values import NotOfType, check_kept
 
 _SHOWN_CHARACTERS_MAX = 120
 _ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError)
@@ -64,6 +65,12 @@ def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
             f"collection: the table has columns {', '.join(table.column_names)}; "
             f"the schema declares {', '.join(schema.names)}"
         )
+    for field in schema:
+        if not keeps_zone(table.field(field.name).type, field.type):
+            raise SchemaError(
+                f"collection: column {field.name!r} of the table holds instants, and timestamp_ntz has no zone; "
+                "declare it timestamp"
+            )
     try:
         return cast_exactly(table.select(schema.names), schema)
     except _ARROW_ERRORS as error:
@@ -144,6 +151,10 @@ def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
 
 def _converted(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     array = array_of(values, kind)
+    try:
+        check_kept(values, kind)
+    except NotOfType as problem:
+        raise ValueError(problem.reason) from None
     if pa.types.is_integer(kind) and any(map(_is_fractional, set(map(type, values)))):
         # What was cut off in silence a cast refuses.
         pa.array([value for value in values if _is_fractional(type(value))]).cast(kind)

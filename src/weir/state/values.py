@@ -93,9 +93,43 @@ def to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
             if not _is_acceptable(value, accepted):
                 raise NotOfType(index, value, "wrong type")
     try:
-        return array_of(values, kind)
+        array = array_of(values, kind)
     except _CONVERSION_ERRORS as error:
         raise _first_misfit(values, kind, error) from None
+    check_kept(values, kind)
+    return array
+
+
+def check_kept(values: Sequence[Any], kind: pa.DataType) -> None:
+    """NotOfType names the first value of which Arrow, which has taken it, has kept something else: an instant in a
+    column that has no zone, the time of day of a date, a fraction inside of a list of integers."""
+    is_clock = pa.types.is_timestamp(kind) and kind.tz is None
+    if is_clock or pa.types.is_date(kind):
+        # A function is called only for those that may be wrong.
+        suspects = (i for i, value in enumerate(values) if not is_clock or getattr(value, "tzinfo", None) is not None)
+        for index in suspects:
+            if (reason := _bent_time(values[index], kind)) is not None:
+                raise NotOfType(index, values[index], reason)
+    elif pa.types.is_nested(kind):
+        is_exact = _or_none(_nested_exactness(kind))
+        for index, value in enumerate(values):
+            if not is_exact(value):
+                try:
+                    _check_leaves(value, kind)
+                except NotOfType as problem:
+                    raise NotOfType(index, value, f"{problem.found} {problem.reason}") from None
+
+
+def _bent_time(value: Any, kind: pa.DataType) -> str | None:
+    """What of a moment a type does not keep, although Arrow takes it."""
+    if not isinstance(value, datetime.datetime):
+        return None
+    if pa.types.is_date(kind):
+        is_midnight = value.tzinfo is None and value.time() == datetime.time()
+        return None if is_midnight else "a date keeps no time of day; use its date()"
+    if pa.types.is_timestamp(kind) and kind.tz is None and value.tzinfo is not None:
+        return "it has a time zone, and timestamp_ntz has none; declare it timestamp, or take the zone off"
+    return None
 
 
 def _is_acceptable(value: Any, accepted: tuple[type, ...]) -> bool:
@@ -155,10 +189,7 @@ def normaliser(kind: pa.DataType) -> Normalise:
             return None
         if is_exact(value):
             return value if copy is None else copy(value)
-        array = to_array([value], kind)
-        if copy is not None:
-            _check_leaves(value, kind)
-        return to_list(array)[0]
+        return to_list(to_array([value], kind))[0]
 
     return normalise
 
@@ -182,7 +213,9 @@ def _check_leaves(value: Any, kind: pa.DataType) -> None:
     else:
         fast, accepted = _python_types(kind)
         if fast is not None and not _is_acceptable(value, accepted):
-            raise NotOfType(0, value, f"inside of another value, where {kind} is expected")
+            raise NotOfType(0, value, f"inside of it, where {kind} is expected")
+        if (reason := _bent_time(value, kind)) is not None:
+            raise NotOfType(0, value, f"inside of it: {reason}")
 
 
 def _nested_exactness(kind: pa.DataType) -> Callable[[Any], bool]:

@@ -18,6 +18,7 @@ from weir.errors import CheckpointError, SchemaError
 from weir.schema import format_schema
 
 SCHEMA = "a long, b string"
+INSTANT = datetime(2024, 1, 1, tzinfo=timezone.utc)
 
 
 def rows_of(source: Collection) -> list[tuple[Any, ...]]:
@@ -81,6 +82,12 @@ def test_naive_instants_are_utc() -> None:
         ([([1.0],), ([0.5, -1e39],)], "a array<float>", "row 1: column 'a' is array<float>, found [0.5, -1e+39]"),
         (pa.table({"a": [1.0, 1e300]}), "a float", "column 'a' has 1e+300, which does not fit into float"),
         ([(2**64,)], pa.schema([("a", pa.uint64())]), "row 0: column 'a' is uint64, found 18446744073709551616"),
+        ([([1],), ([2, 1.5],)], "a array<long>", "row 1: column 'a' is array<bigint>, found [2, 1.5]"),
+        ([({"k": 1.5},)], "a map<string,long>", "(1.5 (float) inside of it, where int64 is expected)"),
+        ([(INSTANT,)], "a timestamp_ntz", "(it has a time zone, and timestamp_ntz has none"),
+        ([([INSTANT],)], "a array<timestamp_ntz>", "row 0: column 'a' is array<timestamp_ntz>"),
+        (pa.table({"a": [INSTANT]}), "a timestamp_ntz", "column 'a' of the table holds instants"),
+        ([(datetime(2024, 1, 1, 13),)], "a date", "row 0: column 'a' is date, found datetime.datetime(2024, 1, 1, 13"),
         ([(1, "x"), (2,)], SCHEMA, "row 1: 1 values for the 2 columns a, b: (2,)"),
         ([{"a": 1, "b": "x"}, {"a": 1, "c": "x"}], SCHEMA, "row 1: unknown 'c' and missing 'b'"),
         ([{"a": 1}], SCHEMA, "row 0: missing 'b'"),
@@ -107,6 +114,14 @@ def test_values_at_the_ends_of_their_types_are_kept() -> None:
     for wrong in (1.5, 1e300, math.nan):
         with pytest.raises(SchemaError, match=rf"row 4: .* found {re.escape(repr(wrong))}"):
             Collection([*rows, (wrong, None)], schema)
+
+
+def test_what_is_inside_of_values_is_kept() -> None:
+    rows = [([1, None, 2],), (None,), ([],)]
+    assert rows_of(Collection(rows, "a array<long>")) == rows
+    moments = [(datetime(2024, 1, 1, 13),), (None,)]
+    assert rows_of(Collection(moments, "t timestamp_ntz")) == moments
+    assert rows_of(Collection([(datetime(2024, 1, 1),)], "d date")) == [(datetime(2024, 1, 1).date(),)]
 
 
 def test_a_long_value_is_cut_in_the_message() -> None:

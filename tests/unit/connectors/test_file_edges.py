@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
-from datetime import datetime
+from datetime import datetime, timezone
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,24 @@ def test_a_time_with_a_zone_does_not_become_one_without(tmp_path: Path, name: st
     assert rows_of(path, "t timestamp_ntz", on_error="skip") == [(datetime(2020, 1, 1, 10),), (datetime(2020, 1, 1),)]
     with pytest.raises(DataError, match="zone offset"):
         rows_of(path, "t timestamp_ntz")
+
+
+@pytest.mark.parametrize("format", ["parquet", "arrow"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_column_of_instants_is_not_declared_without_its_zone(tmp_path: Path, format: str, nested: bool) -> None:
+    path, instant = tmp_path / f"a.{format}", datetime(2020, 1, 1, 10, tzinfo=timezone.utc)
+    table = pa.table({"t": [[instant]] if nested else [instant]})
+    if format == "parquet":
+        parquet.write_table(table, path)
+    else:
+        with pa.ipc.new_file(path, table.schema) as file:
+            file.write_table(table)
+    kind = "array<{}>" if nested else "{}"
+    assert rows_of(path, f"t {kind.format('timestamp')}") == [([instant] if nested else instant,)]
+    with pytest.raises(
+        SchemaError, match=r"column 't' is .*timestamp.* in the file, and .*timestamp_ntz.* in the schema"
+    ):
+        rows_of(path, f"t {kind.format('timestamp_ntz')}")
 
 
 # --- Records of CSV ---------------------------------------------------------------------------------

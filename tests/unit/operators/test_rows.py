@@ -199,6 +199,14 @@ def test_long_rows_are_cut_in_messages() -> None:
         ({"a": 1, "s": "x", "t": 1}, "a long, s string", "field 't' is not in the schema"),
         ([1, "x"], "a long, s string", "neither a tuple nor a dict"),
         (None, "a long, s string", "neither a tuple nor a dict"),
+        (([1.5],), "x array<long>", "but the function returned [1.5] (list): 1.5 (float) inside of it"),
+        ({"x": {"y": 2.5}}, "x struct<y: long>", "2.5 (float) inside of it, where int64 is expected"),
+        (
+            datetime.datetime(2024, 1, 1, tzinfo=UTC),
+            "t timestamp_ntz",
+            "it has a time zone, and timestamp_ntz has none",
+        ),
+        (datetime.datetime(2024, 1, 1, 13), "d date", "a date keeps no time of day"),
         (1_700_000_000, "t timestamp", "field 't' is declared timestamp, but the function returned 1700000000 (int)"),
     ],
 )
