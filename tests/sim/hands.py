@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.sim.faults import FAULT_STEPS
+from tests.sim.latecomers import Latecomers
 from tests.sim.stage import SimulationFailed
 from tests.sim.work import Process, Work
 from weir.connectors import FileSink
@@ -56,6 +57,7 @@ class Hands:
         self._oldest: CheckpointId | None = None
         """While it is away: no attempt may restore anything older; None: nothing at all."""
         self._files = 0
+        self.latecomers = Latecomers(world, rng)
 
     @property
     def has_removed(self) -> bool:
@@ -63,6 +65,7 @@ class Hands:
 
     def act(self) -> None:
         """Do what is due, as soon as it can be done."""
+        self.latecomers.act()
         if self._acts and self._acts[0][0] <= self._world.steps < FAULT_STEPS and self._acts[0][1](self):
             self._acts.pop(0)
 
@@ -181,13 +184,16 @@ class Hands:
         world = self._world
         if self._removed or self.program.main is not None or world.savepoint is not None:
             return False
+        if not self.latecomers.is_good_moment(self._acts[0][0]):
+            return False
+        # Best when the others are about to give out the ids that these have next.
+        thaw_at = max(0, self.rng.choice([0, 1, *[len(world.completed_ids)] * 4]) - self.rng.randrange(2))
         if self.rng.random() < FORGOTTEN:
             world.log("users start anew, and forget what still runs")
-            world.forget_drivers(thaw_at=self.rng.choice([0, 1, 2, *[len(world.completed_ids)] * 3]))
+            world.forget_drivers(thaw_at=thaw_at)
         else:
             world.kill_drivers("users start anew")
-        for task in world.alive_tasks():
-            task.frozen_until_ms = world.clock.time_ms + self.rng.choice([0, 20, 40])
+        self.latecomers.freeze(thaw_at)
         roots = tuple(f"{world.place}/{below}/" for below in ("sim", "out", "archive"))
         world.storage.remove([name for name in world.storage.files if name.startswith(roots)])
         world.external.clear()
@@ -226,7 +232,7 @@ ACTS: list[Callable[[Hands], bool]] = [
     Hands.lose_checkpoints,
     *[Hands.remove_newest_manifest] * 2,
     Hands.go_back,
-    Hands.start_anew,
+    *[Hands.start_anew] * 2,
 ]
 
 

@@ -60,13 +60,13 @@ class SimStorage:
         finally:
             self._is_quiet = before
 
-    def call(self, name: str, act: Callable[[], Any], half: Callable[[], None] | None = None) -> Any:
+    def call(self, name: str, act: Callable[[], Any], half: Callable[[], None] | None = None, *, path: str = "") -> Any:
         """Do something with the files. `half` is what is left of a change when the caller dies meanwhile."""
         work = getcurrent()
         if self._is_quiet or not isinstance(work, Work):
             return act()
         is_lucky = work.owner is not None and work.owner.is_lucky
-        call = Call(name, act if is_lucky else lambda: self._answered(name, act), half)
+        call = Call(name, act if is_lucky else lambda: self._answered(name, act), half, path=path)
         call.not_before_ms = 0.0 if is_lucky else self.hangs_until_ms(name)
         if work.is_killed or call.not_before_ms > 0 or self._rng.random() < self.pauses:
             work.stop_at(call)
@@ -134,7 +134,7 @@ class SimDirectory:
 
         if store.has_rename and store.happens(HALF_SEEN):
             store.call("write", half, half)
-        store.call("write", lambda: store.put(name, content), half)
+        store.call("write", lambda: store.put(name, content), half, path=name)
 
     def publish(self, path: str, data: bytes) -> None:
         name, content = self._prefix + path, bytes(data)

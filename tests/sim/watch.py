@@ -50,6 +50,7 @@ class Watch:
         """Something has changed: raise SimulationFailed when that was wrong."""
         storage = self._world.storage
         changed, storage.changed = storage.changed, {}
+        self._world.hands.latecomers.written(changed)
         if any(self._goes_back(name) for name in changed):
             self._world.hands.gone_back()
         if any(name.startswith(self._root) and _decides(name) for name in changed):

@@ -21,8 +21,12 @@ class CallerCrashed(BaseException):
 class Call:
     """One storage call on its way. It takes effect once, perhaps while its caller is frozen, or dead."""
 
-    def __init__(self, name: str, act: Callable[[], Any], half: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, name: str, act: Callable[[], Any], half: Callable[[], None] | None = None, *, path: str = ""
+    ) -> None:
         self.name = name
+        self.path = path
+        """What it writes, where that is known."""
         self.half = half
         """What is left of it when it is cut off; None where nothing is changed."""
         self.not_before_ms = 0.0

@@ -45,11 +45,8 @@ LINGER_STEPS = 150
 OVERTAKEN = ("taken over", "missing although the manifest", "earlier run", "by somebody else just now", "is gone: its ")
 """What a driver says that is not alone, and ends."""
 
-SLICES_MAX = 6
-"""Pieces of background work, from one storage call to the next, that each process may do in a step."""
-
-DELIVERIES_MAX = 5
-"""Messages that arrive in one step."""
+SLICES_MAX, DELIVERIES_MAX = 6, 5
+"""Pieces of background work, from one storage call to the next, that each process may do in a step; and messages."""
 
 DRIVERS_MAX = 20
 """A run that needs more drivers makes no progress."""
@@ -447,17 +444,18 @@ class World:
             ended = driver.reported
             if ended is None or ended.outcome is Outcome.FINISHED:
                 continue
-            if ended.outcome is Outcome.STOPPED and driver is self.driver:
+            if ended.outcome is Outcome.STOPPED and driver is self.driver and not driver.is_forgotten:
                 self.stopped = driver
                 return
             left = (Outcome.CANCELLED, Outcome.STOPPED)
-            if ended.outcome not in left and not self._was_overtaken(ended):
+            # Of one that nobody knows of, all may be gone that it needs.
+            if ended.outcome not in left and not driver.is_forgotten and not self._was_overtaken(ended):
                 if self.hands.has_removed:
                     self.hands.was_refused()
                 elif not self._came_late(ended.error or ""):
                     raise SimulationFailed(f"{driver.name} ended as {ended}")
             self._bury(driver)
-        if not self.drivers:
+        if all(driver.is_forgotten for driver in self.drivers):
             self.start_driver(resume=True)
 
     def _refused(self, driver: SimDriver, error: Exception) -> None:
