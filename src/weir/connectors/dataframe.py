@@ -21,6 +21,7 @@ from weir.runtime.feed_inbox import FeedAddress, FeedInbox
 from weir.runtime.leftovers import TemporaryPlace
 from weir.runtime.lines import RunLines
 from weir.runtime.spark import check_slots, driver_host, is_local, task_host
+from weir.runtime.storage_retry import patience_of
 from weir.schema import parse_type
 from weir.snapshot.messages import Json
 
@@ -68,7 +69,8 @@ class DataFrameSource(Source):
         self._check_slot(driver)
         frame = self._dataframe
         if not is_replayable(frame):
-            frame = copied(frame, self._directory(driver), reuse=driver.resume)
+            patience = patience_of(driver.settings)
+            frame = copied(frame, self._directory(driver), reuse=driver.resume, patience=patience)
         host = driver_host(driver.session)
         self._hub = FeedHub(
             frame,

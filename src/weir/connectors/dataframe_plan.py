@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
 from weir.runtime.storage import absolute_location, location_below, open_storage, scheme_of
+from weir.runtime.storage_retry import Patience
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,10 +83,11 @@ def _each(sequence: Any) -> list[Any]:
 # --- Copies -------------------------------------------------------------------------------------------
 
 
-def copied(frame: DataFrame, location: str, *, reuse: bool) -> DataFrame:
+def copied(frame: DataFrame, location: str, *, reuse: bool, patience: Patience) -> DataFrame:
     """The DataFrame as parquet files at `location`; with `reuse`, as they are if an earlier run has completed them."""
     session = frame.sparkSession
-    storage, rows = open_storage(location), _spark_location(location_below(location, "rows"))
+    storage = open_storage(location, patience=patience)
+    rows = _spark_location(location_below(location, "rows"))
     if not (reuse and COPY_MARKER in storage.list("")):
         storage.delete(COPY_MARKER)
         # Column names by number: parquet does not take all that Spark does.
