@@ -244,7 +244,25 @@ def fenced_by_numbers_only() -> AbstractContextManager[None]:
 
 def own_claim_is_taken_for_a_strangers() -> AbstractContextManager[None]:
     """A claim whose reply was lost is somebody else's, and ends the job."""
-    return patched(Attempts, "_is_ours", lambda self, attempt: False)
+    return patched(Attempts, "_is_of", lambda self, attempt, runs: False)
+
+
+def late_start_takes_the_job_over() -> AbstractContextManager[None]:
+    """Whoever claims first is the newest, however long ago it was started, and whether it has ended since."""
+
+    def begin(self: Attempts, run: str) -> None:
+        self._run = run
+
+    def check(self: Attempts, claimed: Any) -> None:
+        newer = [attempt for attempt in claimed if self.own is not None and attempt > self.own]
+        if not all(self._is_of(attempt, {self._run}) for attempt in newer):
+            raise self._overtaken(max(newer))
+
+    return all_of(
+        patched(Attempts, "begin", begin),
+        patched(Attempts, "_check_first", check),
+        patched(Attempts, "_check_open", lambda self: None),
+    )
 
 
 def resume_begins_a_new_lineage() -> AbstractContextManager[None]:
@@ -401,6 +419,7 @@ STORAGE_VARIANTS = (
     create_looks_and_then_writes,
     fenced_by_numbers_only,
     own_claim_is_taken_for_a_strangers,
+    late_start_takes_the_job_over,
     resume_begins_a_new_lineage,
     overtaken_driver_reports_finished,
     finish_removes_all_that_is_pending,

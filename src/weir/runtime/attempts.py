@@ -69,6 +69,9 @@ class Attempts:
         """The last attempt that went back: what is damaged of those before it does not matter any more."""
         self._started: AttemptId | None = None
         """The newest of these whose start is noted."""
+        self._found: tuple[AttemptId, str | None] | None = None
+        """The newest claim when this run began, and the run that had made it."""
+        self._is_closed = False
 
     @property
     def own(self) -> AttemptId | None:
@@ -76,28 +79,37 @@ class Attempts:
         return self.claims[-1] if self.claims else None
 
     def begin(self, run: str) -> None:
-        """From now on claims are made for this run."""
+        """From now on claims are made for this run. Whoever claims from here on was started later, unless it is the
+        run that was found: a start that hangs, and goes on when another runs, gives way to it."""
         self._run = run
+        if self._found is None:
+            newest = AttemptId(max(self.claimed(), default=0))
+            self._found = newest, self._run_of(newest)
+
+    def close(self) -> None:
+        """The driver has ended: whatever of it still hangs in storage claims, deletes and notes nothing more."""
+        self._is_closed = True
 
     def take(self) -> AttemptId:
-        """Claim the next attempt. The first claim of a run takes the job over; a later one does not take it back from
-        a newer driver."""
+        """Claim the next attempt. The first claim of a run takes the job over from the one that it found; a later one
+        does not take it back from a newer driver."""
         while True:
+            self._check_open()
             names = self._storage.list(layout.ATTEMPTS)
             claimed = [a for name in names if (a := layout.claimed_attempt(name)) is not None]
-            newer = [a for a in claimed if self.own is not None and a > self.own]
-            if newer and not all(self._is_ours(attempt) for attempt in newer):
-                raise self._overtaken(max(newer))
+            self._check_first(claimed)
             self._check_there(names)
             noted = [note.attempt for name in names if (note := AttemptNote.parse(name)) is not None]
             attempt = AttemptId(max([0, *claimed, *noted]) + 1)
+            self._check_open()
             # No two claims have the same content, so that one whose reply was lost is known by it.
             if self._storage.create(layout.claim_path(attempt), seal({"run": self._run, "attempt": attempt})):
                 self.claims.append(attempt)
                 return attempt
 
     def check_newest(self) -> None:
-        """OwnershipError when another driver has claimed a newer attempt."""
+        """OwnershipError when another driver has claimed a newer attempt, or this one has ended."""
+        self._check_open()
         if self.own is None:
             raise OwnershipError(f"job {self._job!r}: this driver has not claimed an attempt")
         names = self._storage.list(layout.ATTEMPTS)
@@ -108,6 +120,7 @@ class Attempts:
 
     def note(self, attempt: AttemptId, note: Note, body: Json) -> None:
         """Write down something about an attempt of this driver's, in place of what it said before."""
+        self._check_open()
         self._storage.publish(AttemptNote(attempt, self._lineage, note).path, seal(body))
         if note == "start":
             self._started = attempt
@@ -170,6 +183,21 @@ class Attempts:
                 if not self.bears_damage and note.attempt >= self._needed_from:
                     raise
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise OwnershipError(f"job {self._job!r}: this driver has ended, and changes nothing more")
+
+    def _check_first(self, claimed: list[AttemptId]) -> None:
+        """OwnershipError when there is a newer claim than this run knows of, and it is of a run that began later."""
+        if self.own is None and self._found is None:
+            return  # Nobody has looked before.
+        newest, found = self._found or (AttemptId(0), None)
+        # The run that was found may have gone on meanwhile; one of ours may have been made although the reply was lost.
+        known: set[str | None] = {self._run} if self.own is not None else {self._run, found}
+        for attempt in claimed:
+            if attempt > (self.own or newest) and not self._is_of(attempt, known):
+                raise self._overtaken(attempt)
+
     def _check_there(self, names: list[str]) -> None:
         """OwnershipError when what this driver has noted is gone, or somebody else has the same attempt: then the
         directory was deleted, perhaps with files that the next checkpoint would name, and may be another run's."""
@@ -186,11 +214,25 @@ class Attempts:
                 "directory was deleted, or files in it were. It stops and commits nothing more; start it again"
             )
 
-    def _is_ours(self, attempt: AttemptId) -> bool:
-        """Whether this run made a claim: one of its own may have been made although the reply was lost."""
-        return bool(self._run and read_record(self._storage, layout.claim_path(attempt)).get("run") == self._run)
+    def _is_of(self, attempt: AttemptId, runs: set[str | None]) -> bool:
+        """Whether one of these runs made the claim."""
+        run = self._run_of(attempt)
+        return bool(run) and run in runs
+
+    def _run_of(self, attempt: AttemptId) -> str | None:
+        """Which run made a claim; None: there is none, or nobody can say."""
+        try:
+            run: str | None = read_record(self._storage, layout.claim_path(attempt)).get("run")
+        except (FileNotFoundError, CorruptCheckpoint):
+            return None
+        return run
 
     def _overtaken(self, newer: AttemptId) -> OwnershipError:
+        if self.own is None:
+            return OwnershipError(
+                f"another driver has taken over job {self._job!r} with attempt {newer} while this one was starting; "
+                "start again to take it over from that"
+            )
         return OwnershipError(
             f"another driver has taken over job {self._job!r} with attempt {newer}; this one (attempt {self.own}) "
             "stops and commits nothing more"

@@ -154,8 +154,12 @@ class CheckpointStore:
         self._attempts.check_newest()
 
     def check_newest(self) -> None:
-        """OwnershipError when another driver has taken the job over."""
+        """OwnershipError when another driver has taken the job over, or this one has ended."""
         self._attempts.check_newest()
+
+    def close(self) -> None:
+        """The driver has ended: nothing of it that still hangs in storage has any effect when it goes on."""
+        self._attempts.close()
 
     # --- Checkpoints ------------------------------------------------------------------------------------
 

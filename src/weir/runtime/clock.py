@@ -14,8 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from weir.errors import ProtocolViolation
-
 T = TypeVar("T")
 
 CLOSE_TIMEOUT_S = 5.0
@@ -150,10 +148,11 @@ class ThreadBackground:
         self._closed = False
 
     def run(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
-        """Run `work` in a thread; later, `done` with its result or its exception in the loop's."""
+        """Run `work` in a thread; later, `done` with its result or its exception in the loop's. After the close nothing
+        begins any more."""
         with self._lock:
             if self._closed:
-                raise ProtocolViolation("background work was started after the close")
+                return
             self._pending += 1
             if self._pending > len(self._threads) < self._threads_max:
                 self._start_thread()

@@ -86,7 +86,7 @@ class Job:
         self._crash: BaseException | None = None
         self._session = session
         self._storage_uri = storage_uri
-        self._lineage = store.lineage
+        self._store = store
         self._resume = config.resume
         self._settings = config.settings
         self._fed: list[Source] = []
@@ -241,6 +241,7 @@ class Job:
 
     def _close(self) -> None:
         try:
+            self._store.close()  # Also when the driver has crashed.
             self._background.close()
             self._cluster.close()
             for source in self._fed:
@@ -255,18 +256,20 @@ class Job:
                 self._closed.set()
 
     def _answer_all(self) -> None:
-        self._mailbox.drain()
-        for _, waiting in self._requests:
-            waiting.set_exception(JobError(f"job {self.name!r} has ended"))
-        phase = self._driver.phase
-        self._asks.job_ended(phase.outcome if isinstance(phase, phases.Ended) else None)
-        if self._service is not None:
-            self._service.close()
+        try:
+            self._mailbox.drain()
+        finally:
+            for _, waiting in self._requests:
+                waiting.set_exception(JobError(f"job {self.name!r} has ended"))
+            phase = self._driver.phase
+            self._asks.job_ended(phase.outcome if isinstance(phase, phases.Ended) else None)
+            if self._service is not None:
+                self._service.close()
 
     def _driver_context(self, vertex: Vertex) -> DriverContext:
         operator = vertex.operators[0]
         kept = self._storage_uri
-        for name in (self._lineage, layout.SOURCES, quote(operator.uid, safe="")):
+        for name in (self._store.lineage, layout.SOURCES, quote(operator.uid, safe="")):
             kept = None if kept is None else location_below(kept, name)
         return DriverContext(
             session=self._session,

@@ -247,9 +247,10 @@ def test_checkpoints_without_any_notes_are_neither_forgotten_nor_cleared(resume:
 
 def test_a_check_that_storage_cut_off_is_made_again() -> None:
     storage = FaultyStorage()
+    _, early = with_checkpoints(storage=storage)
     late = store_of(storage, NEXT_LIFE)
     late.adopt("run-2", resume=False)
-    with_checkpoints(1, storage=storage)
+    early.publish(manifest(1, 1))
     storage.fail("read", StorageUnavailable("away"))
     with pytest.raises(StorageUnavailable):
         late.claim()

@@ -266,14 +266,14 @@ def test_claims_and_notes_of_long_ago_are_forgotten_but_never_the_newest() -> No
 
 
 def test_a_start_in_progress_keeps_what_its_sources_have_copied() -> None:
-    """Two begin where nothing is. The sources of the second are ready before it claims."""
+    """The sources of the second are ready before it claims, while the first clears up."""
     storage = FaultyStorage()
     first, second = store_of(storage), store_of(storage, NEXT_LIFE)
     first.adopt("run-1", resume=False)
+    first.claim()
     second.adopt("run-2", resume=False)
     for lineage in (LIFE, NEXT_LIFE):
         storage.write(f"{lineage}/sources/table/rows/part-0", b"rows")
-    first.claim()
     first.clear_others()
     second.claim()
     second.clear_others()
