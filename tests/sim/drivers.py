@@ -20,6 +20,7 @@ from weir.runtime.attempts import current_lineage
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.driver import Driver, Notice
 from weir.runtime.phases import Outcome
+from weir.runtime.savepoints import going_on
 from weir.runtime.sink_desk import SinkDesk
 from weir.snapshot.checkpoints import Listing
 from weir.snapshot.manifest import Manifest
@@ -59,6 +60,11 @@ class SimDriver(Process):
         """Its users have deleted everything, and do not know that it still runs."""
         self.thaws_at: int | None = None
         """It is frozen until so many checkpoints were completed."""
+        self.adopted_at = 0
+        """The step in which it had looked at the directory, and found that it may begin."""
+        self.has_launched = False
+        self.freezes_in_launch: int | None = None
+        """After so many storage calls of its launch it freezes, and another is started."""
         self._closing_ms: float | None = None
         self._world = world
         self._due_ms: float | None = None
@@ -83,6 +89,9 @@ class SimDriver(Process):
         """What the launcher does before anything starts."""
         world, config = self._world, self._config
         current = current_lineage(world.job_storage)
+        if config.resume and current is not None and config.back_to is None and world.users.forget_savepoint():
+            found = CheckpointStore(world.job_storage, "sim", lineage=current).listing()
+            config = self._config = going_on(replace(config, from_savepoint=None), found)
         lineage = current if config.resume and current is not None else world.new_lineage(self.number)
         store = self._store = CheckpointStore(world.job_storage, "sim", lineage=lineage, is_found=lineage == current)
         store.finish = self._finish  # type: ignore[method-assign]
@@ -90,6 +99,7 @@ class SimDriver(Process):
         store.check_free(config.resume)
         SinkDesk(config, lineage, store.check_newest).validate(self._plan)
         store.adopt(self.name, config.resume)
+        self.adopted_at = world.steps
         settings = CoordinatorSettings.from_config(world.job.checkpoints)
         return Driver(
             config,
@@ -103,6 +113,29 @@ class SimDriver(Process):
             notify=self._noticed,
             chance=world.pause_rng.random,
         )
+
+    def go_on(self, work: Work) -> None:
+        super().go_on(work)
+        if self.freezes_in_launch is not None and self.is_early:
+            self.freezes_in_launch -= 1
+            if self.freezes_in_launch <= 0:
+                self.freezes_in_launch = None
+                self.freeze(0.0, thaws_at=len(self._world.completed_ids) + self._world.rng.choice([0, 1, 2]))
+                self._world.log(f"{self.name} hangs before it has an attempt, and another is started")
+                self._world.start_driver(resume=True)
+
+    def launches(self, attempt: AttemptId) -> None:
+        """It has an attempt, and starts its tasks: nobody that was started later may have had one before."""
+        later = [d.name for older, d in self._world.launched if older < attempt and d.adopted_at > self.adopted_at]
+        if later and not self.has_launched and not self.is_forgotten:
+            raise SimulationFailed(f"{self.name} takes over from {later[0]}, which was started later")
+        self.has_launched = True
+        self._world.launched.append((attempt, self))
+
+    @property
+    def is_early(self) -> bool:
+        """It lives, and has not claimed anything."""
+        return self.alive and not self.is_gone and (self._store is None or not self._store._attempts.claims)
 
     def main_ended(self, work: Work) -> None:
         if isinstance(work.result, Exception):

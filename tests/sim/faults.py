@@ -63,6 +63,12 @@ def freeze_launch(world: World) -> None:
         world.log(f"{world.driver.name} is frozen while it is being launched")
 
 
+def impatience(world: World) -> None:
+    """The driver dies; the next hangs while it is being launched, and somebody who does not see that starts another."""
+    world.crash_driver(world.driver, "SIGKILL")
+    world.driver.freezes_in_launch = world.rng.choice([1, 3, 6, 12, 25])
+
+
 def freeze_driver(world: World) -> None:
     """The driver freezes, and nobody minds."""
     world.driver.freeze(world.clock.time_ms + world.rng.choice([5, 40, 150]))
@@ -122,6 +128,7 @@ FAULTS: list[Fault] = [
     freeze_task,
     *[delay_line] * 2,
     *[crash_driver] * 2,
+    impatience,
     second_driver,
     freeze_driver,
     cancel_job,
@@ -137,6 +144,7 @@ AMBUSHES: list[Fault] = [
     *[kill_task] * 3,
     delay_line,
     *[crash_driver] * 2,
+    impatience,
     *[second_driver] * 2,
     tear_change,
     storage_trouble,

@@ -200,6 +200,7 @@ class Hands:
         world.users.start_anew()
         world.watch.start_anew()
         world.completed_ids, world.newest_completed, self.went_back = [], None, False
+        world.launched.clear()
         self.started_anew = True
         world.start_driver(resume=False)
         return True

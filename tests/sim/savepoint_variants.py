@@ -15,6 +15,7 @@ from weir.runtime.driver import Driver
 from weir.runtime.savepoints import SavepointDesk
 from weir.runtime.snapshots import Snapshot, Snapshotter
 from weir.runtime.subtask import SourceSubtask
+from weir.snapshot.checkpoints import Listing
 from weir.snapshot.messages import (
     CheckpointCompleted,
     CheckpointRequested,
@@ -132,7 +133,13 @@ def rescaled_before_the_checkpoint_is_complete() -> AbstractContextManager[None]
     return patched(Driver, "_perform", perform)
 
 
+def resume_forgets_the_savepoint() -> AbstractContextManager[None]:
+    """A run that was started from a savepoint, and is resumed before its first checkpoint, begins from nothing."""
+    return patched(Listing, "origin", property(lambda self: None))
+
+
 SAVEPOINT_VARIANTS = (
+    resume_forgets_the_savepoint,
     savepoint_published_before_sinks_commit,
     savepoint_names_the_files_of_its_checkpoint,
     savepoint_names_pending_epochs,

@@ -215,6 +215,7 @@ class SimCluster:
         self._owner = owner
 
     def launch(self, attempt: AttemptId, plan: Plan) -> None:
+        self._owner.launches(attempt)
         which = "" if len(self._owner.driver.regions) == 1 else f" of region {plan.region}"
         self._world.log(f"{self._owner.name} launches attempt {attempt}{which}, parallelism {plan.parallelism}")
         users = self._world.users

@@ -37,6 +37,10 @@ SAVED = 0.75
 """How often a stop or a drain is asked for with a savepoint."""
 
 
+SAVEPOINT_FORGOTTEN = 0.5
+"""How often a resume does not name the savepoint that the job came from."""
+
+
 @dataclass
 class Asked:
     """One request, and what became of it."""
@@ -66,6 +70,10 @@ class Users:
         """Those that were reported."""
         done = [asked for asked in self._asked.values() if asked.answer == "done"]
         return [asked.savepoint for asked in done if asked.savepoint is not None]
+
+    def forget_savepoint(self) -> bool:
+        """Whether they resume a job that was started from a savepoint without naming that again."""
+        return self._world.savepoint is not None and self.rng.random() < SAVEPOINT_FORGOTTEN
 
     def act(self) -> None:
         """Ask for what is due, as soon as the job runs."""

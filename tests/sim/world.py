@@ -131,6 +131,7 @@ class World:
         self.slow_task = self.rng.choice([None, None, 0, 1, 2])
         self.slow_wire = self.rng.random() < 0.2
         self.drivers: list[SimDriver] = []
+        self.launched: list[tuple[AttemptId, SimDriver]] = []
         self._driver_count = self._refusals = 0
         self.start_driver(resume=False)
         if after is None and self.rng.random() < STARTED_TWICE:
@@ -194,7 +195,7 @@ class World:
     def _has_finished(self) -> bool:
         for driver in list(self.drivers):
             if driver.reported and driver.reported.outcome is Outcome.FINISHED:
-                if driver is not self.driver and self.users.drained:
+                if driver.number < self._driver_count and self.users.drained:
                     # It was drained, and has rows left for whoever has taken over from it.
                     self._bury(driver)
                     continue

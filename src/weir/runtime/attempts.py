@@ -138,7 +138,8 @@ class Attempts:
         """Where the attempts of this lineage started from."""
         found: list[AttemptStart] = []
         for note, body in self._read(sorted(notes, key=lambda note: note.attempt, reverse=True), "start"):
-            found.append(AttemptStart(note.attempt, body["restored_from"], body["writer"], body["ids_below"]))
+            restored_from, writer, ids_below = body["restored_from"], body["writer"], body["ids_below"]
+            found.append(AttemptStart(note.attempt, restored_from, writer, ids_below, body.get("origin")))
             if found[-1].goes_back:
                 self._needed_from = max(self._needed_from, note.attempt)
         return tuple(reversed(found))

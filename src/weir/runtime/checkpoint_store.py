@@ -117,11 +117,18 @@ class CheckpointStore:
         self._check_there(listing, back_to)
         return self.read(back_to)
 
-    def claim(self, back_to: CheckpointId | None = None, given_out: CheckpointId = NONE_GIVEN_OUT) -> Claim:
+    def claim(
+        self,
+        back_to: CheckpointId | None = None,
+        given_out: CheckpointId = NONE_GIVEN_OUT,
+        *,
+        origin: str | None = None,
+    ) -> Claim:
         """Take the next attempt, then look which checkpoint it starts from, and note that before it runs.
 
         back_to:   the user wants to go on from this one, whatever is newer
         given_out: ids below were given out by this driver, whether storage shows it or not
+        origin:    where the savepoint is that it starts from as long as there is no checkpoint here
         """
         attempt = self._attempts.take()
         if not self._is_checked:
@@ -141,6 +148,7 @@ class CheckpointStore:
             "restored_from": None if restore is None else restore.checkpoint,
             "writer": None if restore is None else restore.attempt,
             "ids_below": ids_below,
+            "origin": origin if restore is None else None,
         }
         self._attempts.note(attempt, "start", start)
         # Tasks commit what they restore: a driver that was overtaken since its claim must not let them start.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from weir.config import JobConfig
-from weir.errors import ProtocolViolation, StorageUnavailable
+from weir.errors import ProtocolViolation, StorageUnavailable, shown
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId
 from weir.runtime.checkpoint_store import IDS_LEASED, CheckpointStore, Claim
@@ -124,6 +124,7 @@ class ClaimDesk:
             parts=effect.parts,
             parallelism={vertex.id: vertex.parallelism for vertex in plan.vertices},
             kind=kind,
+            lineage=self._store.lineage,
         )
 
     def _adopted(self, result: BaseException | None, done: Callable[[Claim | BaseException | None], None]) -> None:
@@ -137,7 +138,8 @@ class ClaimDesk:
         is_new = self._origin is not None and self._store.listing().newest is None
         storage, origin = self._read_origin() if is_new else (self._store.storage, None)
         above = self._next_checkpoint if origin is None else max(self._next_checkpoint, origin.checkpoint + 1)
-        claim = self._store.claim(back_to, CheckpointId(above))
+        noted = None if self._origin is None else shown(self._origin.location)
+        claim = self._store.claim(back_to, CheckpointId(above), origin=noted)
         if claim.restore is None:
             claim = replace(claim, restore=origin)
         else:

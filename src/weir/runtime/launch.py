@@ -26,7 +26,7 @@ from weir.runtime.job import Job
 from weir.runtime.patience import patiently
 from weir.runtime.ports import Storage
 from weir.runtime.region import slots_of
-from weir.runtime.savepoints import origin_at
+from weir.runtime.savepoints import going_on, origin_at
 from weir.runtime.sink_desk import SinkDesk
 from weir.runtime.spark import check_private, check_slots, embedded_session
 from weir.runtime.storage import MemoryStorage, check_claimable, location_below, open_writable
@@ -83,17 +83,20 @@ def submit(
 def _checked_origin(plan: Plan, config: JobConfig, directory: Storage, current: Lineage | None) -> JobConfig:
     """Refuse a savepoint that does not fit. One that is the very last checkpoint of the run that is here, as after
     `weir stop`, leaves nothing behind: then this run goes on from there, and its sinks with what they have written."""
+    found = None
+    if current is not None and config.back_to is None and (config.resume or config.from_savepoint is not None):
+        found = CheckpointStore(directory, config.name, lineage=current).listing()
+    if found is not None and config.resume:
+        config = going_on(config, found)
     if config.from_savepoint is None:
         return config
     origin = origin_at(config.from_savepoint)
     storage = origin.open(patience_of(config.settings))
     manifest = origin.read(storage)
     check_compatible(manifest, plan, storage, may_drop=config.allow_dropped_state)
-    if current is None or manifest.job != config.name:
-        return config
-    newest = CheckpointStore(directory, config.name, lineage=current).listing().newest_published
-    is_last = newest == PublishedCheckpoint(manifest.checkpoint, manifest.attempt)
-    return replace(config, resume=config.resume or is_last)
+    last = None if found is None else found.newest_published
+    is_last = manifest.lineage == current and last == PublishedCheckpoint(manifest.checkpoint, manifest.attempt)
+    return replace(config, resume=config.resume or (is_last and manifest.job == config.name))
 
 
 def _storage(config: JobConfig) -> tuple[Storage, str | None]:

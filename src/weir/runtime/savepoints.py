@@ -17,14 +17,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from weir.config import Settings
-from weir.errors import CheckpointError, CorruptCheckpoint
+from weir.config import JobConfig, Settings
+from weir.errors import CheckpointError, ConfigError, CorruptCheckpoint
 from weir.ids import CheckpointId
 from weir.runtime import layout
 from weir.runtime.ports import Background, Storage
 from weir.runtime.state_files import CheckpointWriter
 from weir.runtime.storage import absolute_location, location_below, open_storage, scheme_of
 from weir.runtime.storage_retry import DEFAULT_PATIENCE, Patience, patience_of
+from weir.snapshot.checkpoints import Listing
 from weir.snapshot.manifest import Manifest, PartOf, decode, encode
 from weir.snapshot.messages import Json
 
@@ -182,6 +183,21 @@ class Origin:
 def origin_at(location: str) -> Origin:
     """What a user gave: a path or a URI."""
     return Origin(absolute_location(location))
+
+
+def going_on(config: JobConfig, listing: Listing) -> JobConfig:
+    """What a resume starts from, by what its lineage has noted. Behind a checkpoint of its own nobody looks at the
+    savepoint again that it came from; before that it is the same for every start, named again or not."""
+    if listing.newest is not None or listing.missing is not None:
+        return replace(config, from_savepoint=None)
+    if config.from_savepoint is not None or listing.origin is None:
+        return config
+    if "…" in listing.origin:
+        raise ConfigError(
+            f"job {config.name!r} was started from {listing.origin}, and has no checkpoint of its own yet: name the "
+            "savepoint again, with what opens it (from_savepoint, weir run --resume --from)"
+        )
+    return replace(config, from_savepoint=listing.origin)
 
 
 def _without_pending(part: PartOf) -> PartOf:

@@ -58,6 +58,8 @@ class AttemptStart:
     """The attempt that wrote the restored checkpoint; the attempt itself when it was asked to go back."""
     ids_below: CheckpointId = NONE_GIVEN_OUT
     """Checkpoints below were given out, or may have been."""
+    origin: str | None = None
+    """The savepoint that it began from instead, as far as others may read where that is."""
 
     @property
     def goes_back(self) -> bool:
@@ -104,6 +106,13 @@ class Listing:
         if newest_known is None or (self.newest is not None and self.newest >= newest_known):
             return None
         return newest_known
+
+    @property
+    def origin(self) -> str | None:
+        """The savepoint that the job has to be started from, as long as it has no checkpoint of its own."""
+        if self.newest is not None or self.missing is not None:
+            return None
+        return max(self.starts, key=lambda start: start.attempt).origin if self.starts else None
 
     @property
     def next_attempt(self) -> AttemptId:

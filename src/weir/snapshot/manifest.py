@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from weir.errors import CheckpointError, CorruptCheckpoint, ProtocolViolation
-from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
+from weir.ids import AttemptId, CheckpointId, Lineage, SubtaskId, Uid, VertexId
 from weir.snapshot.messages import FileRef, Json, OperatorPart, StatePart
 from weir.snapshot.records import seal, unseal
 
@@ -61,6 +61,8 @@ class Manifest:
     kind: Kind = "checkpoint"
     """A checkpoint's paths are relative to the job's directory; a savepoint's to its own, and it refers to nothing
     else."""
+    lineage: Lineage | None = None
+    """The life of the job that took it: ids and attempts count within one."""
 
     @property
     def files(self) -> tuple[FileRef, ...]:
@@ -94,6 +96,7 @@ def build(
     parts: Mapping[SubtaskId, tuple[OperatorPart, ...]],
     parallelism: Mapping[VertexId, int],
     kind: Kind = "checkpoint",
+    lineage: Lineage | None = None,
 ) -> Manifest:
     """Put the parts of all subtasks together. A part that is missing or that comes twice is our bug."""
     expected = {SubtaskId(vertex, index) for vertex, count in parallelism.items() for index in range(count)}
@@ -118,7 +121,7 @@ def build(
                 f"expected all {count}"
             )
         operators[uid] = OperatorSnapshot(count, tuple(by_index[index] for index in range(count)))
-    return Manifest(VERSION, job, checkpoint, attempt, max_parallelism, created_ms, operators, kind)
+    return Manifest(VERSION, job, checkpoint, attempt, max_parallelism, created_ms, operators, kind, lineage)
 
 
 # --- Bytes --------------------------------------------------------------------------------------------
@@ -130,6 +133,7 @@ def encode(manifest: Manifest) -> bytes:
         "version": manifest.version,
         "kind": manifest.kind,
         "job": manifest.job,
+        "lineage": manifest.lineage,
         "checkpoint": manifest.checkpoint,
         "attempt": manifest.attempt,
         "max_parallelism": manifest.max_parallelism,
@@ -160,6 +164,7 @@ def decode(data: bytes) -> Manifest:
             created_ms=body["created_ms"],
             operators={Uid(uid): _operator(value) for uid, value in body["operators"].items()},
             kind=body.get("kind", "checkpoint"),
+            lineage=body.get("lineage"),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise CorruptCheckpoint(
