@@ -153,7 +153,7 @@ def _validate(plan: Plan, lineage: Lineage, real_sinks: bool) -> None:
                 raise PlanError(f"run_local: source {operator.name!r} needs Spark; give the rows as a collection")
             spec.validate(operator.name)
         elif isinstance(spec, Sink) and real_sinks:
-            spec.validate(SinkOwner(JOB, lineage, operator.uid, operator.name, resume=False))
+            spec.validate(SinkOwner(JOB, lineage, operator.uid, operator.name, resume=False, is_durable=False))
 
 
 def _pickled(plan: Plan) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,8 +48,18 @@ def context(
     )
 
 
-def owner(*, resume: bool = False, lineage: str = NO_LINEAGE, job: str = JOB, uid: str = "out") -> SinkOwner:
-    return SinkOwner(job, Lineage(lineage), Uid(uid), "the sink", resume=resume)
+def owner(
+    *,
+    resume: bool = False,
+    lineage: str = NO_LINEAGE,
+    job: str = JOB,
+    uid: str = "out",
+    lives: Collection[str] = (NO_LINEAGE,),
+    is_durable: bool = True,
+) -> SinkOwner:
+    """By default of a job whose checkpoint location knows of the first life."""
+    known = frozenset(map(Lineage, lives))
+    return SinkOwner(job, Lineage(lineage), Uid(uid), "the sink", resume=resume, lives=known, is_durable=is_durable)
 
 
 def adopted(sink: Sink, owner: SinkOwner) -> None:

@@ -22,7 +22,6 @@ from weir.runtime.driver import Driver, Notice
 from weir.runtime.phases import Outcome
 from weir.runtime.savepoints import going_on
 from weir.runtime.sink_desk import SinkDesk
-from weir.snapshot.checkpoints import Listing
 from weir.snapshot.manifest import Manifest
 from weir.snapshot.run import CoordinatorSettings
 
@@ -97,7 +96,7 @@ class SimDriver(Process):
         store.finish = self._finish  # type: ignore[method-assign]
         store._copied = self._copied  # type: ignore[method-assign]
         store.check_free(config.resume)
-        SinkDesk(config, lineage, store.check_newest).validate(self._plan)
+        SinkDesk(config, lineage, store.check_newest, lives=store.lives).validate(self._plan)
         store.adopt(self.name, config.resume)
         self.adopted_at = world.steps
         settings = CoordinatorSettings.from_config(world.job.checkpoints)
@@ -191,9 +190,9 @@ class SimDriver(Process):
         self._world.finishing(self)
         CheckpointStore.finish(self.store)
 
-    def _copied(self, listing: Listing, back_to: CheckpointId, attempt: AttemptId) -> Manifest:
+    def _copied(self, *given: Any) -> Manifest:
         """What it goes back to is there; perhaps it dies before it has noted that it starts from it."""
-        manifest = CheckpointStore._copied(self.store, listing, back_to, attempt)
+        manifest = CheckpointStore._copied(self.store, *given)
         if self._world.hands.breaks_off():
             raise CallerCrashed
         return manifest

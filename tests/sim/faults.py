@@ -183,10 +183,12 @@ class Hangs:
         world, probability = self._world, self._of_deletes if call == "delete" else self._probability
         if call == "create" and world.is_drivers_call:
             probability = self._of_creates
+        if world.steps >= FAULT_STEPS:
+            return 0.0
         if call == "delete" and self._takeovers and world.is_drivers_call and self._rng.random() < TAKEN_OVER_IN_DELETE:
             self._takeovers -= 1
             world.ambush(second_driver)
-        if not probability or world.steps >= FAULT_STEPS or self._rng.random() >= probability:
+        if not probability or self._rng.random() >= probability:
             return 0.0
         self.count += 1
         until_ms = world.clock.time_ms + self._rng.choice([10, 25, 60, 150])

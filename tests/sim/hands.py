@@ -57,6 +57,8 @@ class Hands:
         self._oldest: CheckpointId | None = None
         """While it is away: no attempt may restore anything older; None: nothing at all."""
         self._files = 0
+        self._given_up: set[str] = set()
+        """Lineages that they have deleted."""
         self.latecomers = Latecomers(world, rng)
 
     @property
@@ -194,6 +196,7 @@ class Hands:
         else:
             world.kill_drivers("users start anew")
         self.latecomers.freeze(thaw_at)
+        self._given_up |= {driver.store.lineage for driver in world.drivers if driver.has_started}
         roots = tuple(f"{world.place}/{below}/" for below in ("sim", "out", "archive"))
         world.storage.remove([name for name in world.storage.files if name.startswith(roots)])
         world.external.clear()
@@ -207,9 +210,12 @@ class Hands:
 
     def delete_again(self) -> None:
         """What somebody who was not killed has written late, where everything was deleted."""
-        root = f"{self._world.place}/sim/"
+        files, root, out = self._world.storage.files, f"{self._world.place}/sim/", f"{self._world.place}/out/"
         self._world.log("users delete what came late")
-        self._world.storage.remove([name for name in self._world.storage.files if name.startswith(root)])
+        late = [
+            name for name in files if name.startswith(out) and any(f"/_weir/{life}/" in name for life in self._given_up)
+        ]
+        self._world.storage.remove([*late, *(name for name in files if name.startswith(root))])
         self._world.watch.forget()
 
     def _take_away(self, names: list[str], what: str) -> None:

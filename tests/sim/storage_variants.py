@@ -155,7 +155,7 @@ def going_back_shares_the_old_files() -> AbstractContextManager[None]:
 def going_back_counts_from_there() -> AbstractContextManager[None]:
     """Going back deletes what is newer, and uses its ids again."""
 
-    def copied(self: CheckpointStore, listing: Listing, back_to: CheckpointId, attempt: Any) -> Any:
+    def copied(self: CheckpointStore, listing: Listing, back_to: CheckpointId, attempt: Any, given_out: Any) -> Any:
         for entry in listing.published:
             if entry.checkpoint > back_to:
                 self._storage.delete(layout.checkpoint_directory(entry.checkpoint))

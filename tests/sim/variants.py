@@ -200,14 +200,14 @@ def claim_without_a_second_look() -> AbstractContextManager[None]:
     """An attempt starts from what was there before it was claimed, not from what is there after."""
     original = CheckpointStore.claim
 
-    def claim(self: CheckpointStore, *given: Any) -> Any:
+    def claim(self: CheckpointStore, *given: Any, **how: Any) -> Any:
         before, is_first = self.listing(), self._attempts.own is None
         attempt = self._attempts.take()
         stale = patched_here(self, "listing", lambda: before)
         if is_first:
             self._check_lineage()
-        with all_of(stale, patched_here(self._attempts, "take", lambda: attempt)):
-            return original(self, *given)
+        with all_of(stale, patched_here(self._attempts, "take", lambda above: attempt)):
+            return original(self, *given, **how)
 
     return patched(CheckpointStore, "claim", claim)
 

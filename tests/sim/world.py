@@ -43,7 +43,8 @@ LINGER_STEPS = 150
 """After the end, what is left of old attempts and drivers goes on for so long."""
 
 OVERTAKEN = ("taken over", "missing although the manifest", "earlier run", "by somebody else just now", "is gone: its ")
-"""What a driver says that is not alone, and ends."""
+CAME_LATE = ("has checkpoints here", "had completed", "notes of commits")
+"""What a driver says that is not alone, and ends; and one that finds what somebody has written late."""
 
 SLICES_MAX, DELIVERIES_MAX = 6, 5
 """Pieces of background work, from one storage call to the next, that each process may do in a step; and messages."""
@@ -476,7 +477,7 @@ class World:
 
     def _came_late(self, error: str) -> bool:
         """Whether somebody who was forgotten has written where users had deleted everything; then they do so again."""
-        is_late = self.hands.started_anew and any(text in error for text in ("has checkpoints here", "had completed"))
+        is_late = self.hands.started_anew and any(text in error for text in CAME_LATE)
         if is_late:
             self.hands.delete_again()
         return is_late

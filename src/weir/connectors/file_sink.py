@@ -16,7 +16,7 @@ import pyarrow as pa
 from weir.config import Settings, Size, size_bytes
 from weir.connectors.encode import check_encodable, check_format, encode
 from weir.connectors.part_names import CommitNote, PartName, name_of_uid
-from weir.connectors.parts import PartDirectory
+from weir.connectors.parts import PartDirectory, Seal
 from weir.errors import CheckpointError, ConfigError, shown
 from weir.ids import AttemptId, CheckpointId
 from weir.operators.base import OperatorContext
@@ -84,13 +84,16 @@ class FileSink(Sink):
         oldest: CheckpointId | None,
     ) -> None:
         parts, uid = self.parts(owner.settings), name_of_uid(owner.uid)
-        keep = [str(name) for name in _part_names(committables, owner.name)]
+        keep = [str(name) for name in _sealed_parts(committables, owner.name)]
         parts.recover(owner, uid, attempt, keep, fence)
         if oldest is not None:
             parts.forget(owner, uid, oldest, keep, fence)
 
     def committed_up_to(self, owner: SinkOwner) -> CheckpointId | None:
         return self.parts(owner.settings).newest_committed(owner, name_of_uid(owner.uid))
+
+    def attempts_up_to(self, owner: SinkOwner) -> AttemptId | None:
+        return self.parts(owner.settings).newest_attempt(owner, name_of_uid(owner.uid))
 
     def writer(self) -> FileSinkWriter:
         return FileSinkWriter(self)
@@ -113,6 +116,8 @@ class FileSinkWriter(SinkWriter):
         self._rows = 0
         self._bytes = 0
         self._written: list[PartName] = []
+        self._seals: dict[PartName, Seal] = {}
+        """Of the parts that are pending, and not handed over yet."""
         self._epoch = 0
         self._noted: CommitNote | None = None
 
@@ -120,7 +125,7 @@ class FileSinkWriter(SinkWriter):
         self._context = context
         self._uid = name_of_uid(context.uid)
         self._parts = self._sink.parts(context.settings)
-        self._inherited = frozenset(map(str, _part_names(restored or (), context.name)))
+        self._inherited = _sealed_parts(restored or (), context.name)
 
     def write(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
@@ -134,21 +139,24 @@ class FileSinkWriter(SinkWriter):
 
     def prepare(self, checkpoint: CheckpointId) -> Callable[[], Json]:
         rest = [self._cut()] if self._batches else []
-        names = [str(name) for name in self._written]
-        self._written = []
+        names, self._written = self._written, []
         self._epoch += 1
 
         def make_durable() -> Json:
             for name, batches in rest:
                 self._store(name, batches)
-            return {"parts": names} if names else None
+            seals = [(str(name), self._seals.pop(name)) for name in names]
+            return {"parts": [[name, seal.length_bytes, seal.checksum] for name, seal in seals]} if seals else None
 
         return make_durable
 
     def commit(self, grant: CommitGrant, committables: Sequence[Json]) -> None:
-        context, names = self._context, _part_names(committables, self._context.name)
+        context, names = self._context, list(_sealed_parts(committables, self._context.name))
         if not names:
             return
+        # Those that this writer has not written itself.
+        inherited = {name: seal for name in names if (seal := self._inherited.get(name)) is not None}
+        self._parts.check_whole(inherited, context.name)
         own = [name.epoch for name in names if name.attempt == context.attempt]
         note = CommitNote(
             context.lineage,
@@ -157,7 +165,7 @@ class FileSinkWriter(SinkWriter):
             context.attempt,
             context.index,
             max([self._noted.epoch if self._noted else -1, *own]),
-            self._inherited,
+            frozenset(map(str, self._inherited)),
         )
         self._parts.commit(names, note, before=self._noted, sink=context.name)
         self._noted = note
@@ -182,12 +190,15 @@ class FileSinkWriter(SinkWriter):
         return name, batches
 
     def _store(self, name: PartName, batches: Sequence[pa.RecordBatch]) -> None:
-        self._parts.write_pending(name, encode(batches, self._sink.format))
+        self._seals[name] = self._parts.write_pending(name, encode(batches, self._sink.format))
 
 
-def _part_names(committables: Sequence[Json], sink: str) -> list[PartName]:
-    texts = [text for epoch in committables if epoch is not None for text in epoch["parts"]]
-    names = [(text, PartName.parse(text)) for text in texts]
-    if unknown := [text for text, name in names if name is None]:
-        raise CheckpointError(f"sink {sink!r}: the checkpoint names parts that no file sink writes: {unknown[:3]}")
-    return [name for _, name in names if name is not None]
+def _sealed_parts(committables: Sequence[Json], sink: str) -> dict[PartName, Seal | None]:
+    """The parts that checkpoints name, and what each must be; None: an older checkpoint, which does not say."""
+    found: dict[PartName, Seal | None] = {}
+    for entry in (entry for epoch in committables if epoch is not None for entry in epoch["parts"]):
+        text, seal = (entry, None) if isinstance(entry, str) else (entry[0], Seal(entry[1], entry[2]))
+        if (name := PartName.parse(text)) is None:
+            raise CheckpointError(f"sink {sink!r}: the checkpoint names a part that no file sink writes: {text!r}")
+        found[name] = seal
+    return found

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -26,6 +27,7 @@ from weir.ids import AttemptId, CheckpointId
 from weir.operators.sink import Fence, SinkOwner
 from weir.runtime.layout import is_lineage
 from weir.runtime.ports import Storage
+from weir.snapshot.manifest import checksum
 
 META = "_weir"
 OWNER = f"{META}/owner.json"
@@ -42,6 +44,14 @@ def pending_directory(lineage: str) -> str:
 
 def notes_directory(lineage: str) -> str:
     return f"{META}/{lineage}/commits"
+
+
+@dataclass(frozen=True)
+class Seal:
+    """What a part must be, byte by byte."""
+
+    length_bytes: int
+    checksum: str
 
 
 class PartDirectory:
@@ -70,6 +80,12 @@ class PartDirectory:
             self._check_resumable(owner, where, format=format, visible=visible)
         elif overwrite:
             self._check_ours(visible)
+        elif waiting := [life for life in self._strangers(owner) if self._storage.list(pending_directory(life))]:
+            raise OwnershipError(
+                f"{where} holds rows that another run of job {owner.job!r} has still to commit (_weir/{waiting[0]}), "
+                "and whose checkpoints are elsewhere. Resume that run where its checkpoints are, or give another "
+                "directory; overwrite=True in the sink deletes all that is here"
+            )
         elif visible:
             raise OwnershipError(
                 f"{where} holds output of an earlier run of job {owner.job!r}; go on from its last checkpoint with "
@@ -85,7 +101,8 @@ class PartDirectory:
         if not owner.resume:
             self._clear_others(owner, fence, overwrite=overwrite)
         fence()
-        self._storage.publish(owner_path(owner.lineage), json.dumps({"job": owner.job, "format": format}).encode())
+        mine = {"job": owner.job, "format": format, "durable": owner.is_durable}
+        self._storage.publish(owner_path(owner.lineage), json.dumps(mine).encode())
 
     def recover(self, owner: SinkOwner, uid: str, attempt: AttemptId, keep: Iterable[str], fence: Fence) -> None:
         """Remove the parts that attempts before this one have left pending and no checkpoint will commit."""
@@ -110,6 +127,14 @@ class PartDirectory:
     def newest_committed(self, owner: SinkOwner, uid: str) -> CheckpointId | None:
         """The newest checkpoint of which a subtask has begun to commit its share."""
         return max((note.checkpoint for note in self._notes(owner.lineage, uid)), default=None)
+
+    def newest_attempt(self, owner: SinkOwner, uid: str) -> AttemptId | None:
+        """The newest attempt that has left a note or a part here, pending or in place."""
+        texts = [*self._storage.list(pending_directory(owner.lineage)), *self._storage.list("")]
+        parts = [part for part in map(PartName.parse, texts) if part is not None and part.lineage == owner.lineage]
+        attempts = [part.attempt for part in parts if part.uid == uid]
+        attempts += [note.attempt for note in self._notes(owner.lineage, uid)]
+        return AttemptId(max(attempts)) if attempts else None
 
     def finish(self, owner: SinkOwner, fence: Fence) -> None:
         """Every epoch is committed: what is still pending is void."""
@@ -141,8 +166,25 @@ class PartDirectory:
 
     # --- In the tasks ---
 
-    def write_pending(self, name: PartName, data: pa.Buffer) -> None:
+    def write_pending(self, name: PartName, data: pa.Buffer) -> Seal:
         self._storage.write(f"{pending_directory(name.lineage)}/{name}", data)
+        return Seal(data.size, checksum(data))
+
+    def check_whole(self, seals: Mapping[PartName, Seal], sink: str) -> None:
+        """CorruptCheckpoint when a pending part is not what its checkpoint names. Those that are committed are not
+        looked at: they are their readers'."""
+        for name, expected in seals.items():
+            path = f"{pending_directory(name.lineage)}/{name}"
+            try:
+                data = self._storage.read(path)
+            except FileNotFoundError:
+                continue
+            if Seal(data.size, checksum(data)) != expected:
+                raise CorruptCheckpoint(
+                    f"sink {sink!r}: the part {self._location}/{path} is damaged: it has {data.size} bytes, and the "
+                    f"checkpoint names one of {expected.length_bytes} bytes with another checksum. Bring it back from "
+                    "a copy and resume; weir run --resume --at goes back to a checkpoint that does not need it"
+                )
 
     def commit(self, names: Sequence[PartName], note: CommitNote, *, before: CommitNote | None, sink: str) -> None:
         """Move parts into place. Nothing is ever replaced. `before`: what the same writer noted last."""
@@ -197,6 +239,17 @@ class PartDirectory:
             )
         return owner
 
+    def _strangers(self, owner: SinkOwner) -> list[str]:
+        """Lineages whose checkpoints are somewhere else: what they have here, their own runs may go on with."""
+        others = [name for name in self._storage.list(META) if is_lineage(name) and name not in owner.lives]
+        return [name for name in others if name != owner.lineage and self._is_durable(name)]
+
+    def _is_durable(self, lineage: str) -> bool:
+        """Whether a run may go on with it. Without its file none can: then it is what was written late, where all was
+        deleted."""
+        owner = self._owner(owner_path(lineage))
+        return owner is not None and bool(owner.get("durable", True))
+
     def _has_committed(self) -> bool:
         """Whether any lineage has, wherever its reader has put the parts since."""
         return any(self._storage.list(notes_directory(name)) for name in self._storage.list(META) if is_lineage(name))
@@ -247,8 +300,9 @@ class PartDirectory:
         if overwrite:
             self._check_ours(visible)
         doomed = [name for name in visible if overwrite and not name.startswith(f"part-{owner.lineage}-")]
+        spared = {owner.lineage} if overwrite else {owner.lineage, *self._strangers(owner)}
         for lineage in self._storage.list(META):
-            if is_lineage(lineage) and lineage != owner.lineage:
+            if is_lineage(lineage) and lineage not in spared:
                 for directory in (pending_directory(lineage), notes_directory(lineage)):
                     doomed += [f"{directory}/{name}" for name in self._storage.list(directory)]
                 doomed.append(owner_path(lineage))

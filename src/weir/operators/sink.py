@@ -45,6 +45,10 @@ class SinkOwner:
     """The job goes on from a checkpoint of this lineage, if there is one."""
     settings: Settings = field(default_factory=Settings)
     """Of the job."""
+    lives: frozenset[Lineage] = frozenset()
+    """Lineages that the job's checkpoint location knows of. What others have left uncommitted, their runs may want."""
+    is_durable: bool = True
+    """Its checkpoints outlive the driver, so that another run may commit what this one has not."""
 
 
 class SinkWriter(ABC):
@@ -105,7 +109,8 @@ class Sink(ABC):
         oldest: CheckpointId | None,
     ) -> None:
         """On the driver, before the tasks of an attempt start: remove what attempts before this one have left
-        uncommitted, other than these committables, which the restored checkpoint names. Best effort.
+        uncommitted, other than these committables, which checkpoints name that are still there: the restored one, and
+        any that the user may yet go back to. Best effort.
 
         oldest: the user may go back as far as to this checkpoint, so its committables may have to be known as committed
                 once more; None: further, perhaps
@@ -114,6 +119,11 @@ class Sink(ABC):
     def committed_up_to(self, owner: SinkOwner) -> CheckpointId | None:
         """The newest checkpoint of this lineage of which anything is durably committed, where the target can tell: the
         job is not restored from behind it unless the user says so."""
+        return None
+
+    def attempts_up_to(self, owner: SinkOwner) -> AttemptId | None:
+        """The newest attempt of this lineage that has left anything in the target, where that can tell: no later one
+        has its number, also when the checkpoint location was brought back from a backup."""
         return None
 
     @abstractmethod

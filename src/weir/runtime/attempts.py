@@ -90,9 +90,9 @@ class Attempts:
         """The driver has ended: whatever of it still hangs in storage claims, deletes and notes nothing more."""
         self._is_closed = True
 
-    def take(self) -> AttemptId:
-        """Claim the next attempt. The first claim of a run takes the job over from the one that it found; a later one
-        does not take it back from a newer driver."""
+    def take(self, above: int = 0) -> AttemptId:
+        """Claim the next attempt above this one. The first claim of a run takes the job over from the run that it
+        found; a later one does not take it back from a newer driver."""
         while True:
             self._check_open()
             names = self._storage.list(layout.ATTEMPTS)
@@ -100,7 +100,7 @@ class Attempts:
             self._check_first(claimed)
             self._check_there(names)
             noted = [note.attempt for name in names if (note := AttemptNote.parse(name)) is not None]
-            attempt = AttemptId(max([0, *claimed, *noted]) + 1)
+            attempt = AttemptId(max([above, *claimed, *noted]) + 1)
             self._check_open()
             # No two claims have the same content, so that one whose reply was lost is known by it.
             if self._storage.create(layout.claim_path(attempt), seal({"run": self._run, "attempt": attempt})):

@@ -22,6 +22,8 @@ from weir.snapshot.checkpoints import NONE_GIVEN_OUT, Listing, PublishedCheckpoi
 from weir.snapshot.manifest import Manifest, decode, encode
 from weir.snapshot.records import seal
 
+NO_ATTEMPT = AttemptId(0)
+
 IDS_LEASED = 64
 """Checkpoint ids that a driver takes at once, before it gives them out."""
 
@@ -123,21 +125,26 @@ class CheckpointStore:
         given_out: CheckpointId = NONE_GIVEN_OUT,
         *,
         origin: str | None = None,
+        above: AttemptId = NO_ATTEMPT,
     ) -> Claim:
         """Take the next attempt, then look which checkpoint it starts from, and note that before it runs.
 
         back_to:   the user wants to go on from this one, whatever is newer
         given_out: ids below were given out by this driver, whether storage shows it or not
         origin:    where the savepoint is that it starts from as long as there is no checkpoint here
+        above:     sinks know of attempts up to this one, be they noted here or not
         """
-        attempt = self._attempts.take()
+        attempt = self._attempts.take(above)
         if not self._is_checked:
             self._check_lineage()
             self._is_checked = True
         self._attempts.bears_damage = back_to is not None
         listing = self.listing()
         try:
-            restore = self._restored(listing) if back_to is None else self._copied(listing, back_to, attempt)
+            if back_to is None:
+                restore = self._restored(listing)
+            else:
+                restore = self._copied(listing, back_to, attempt, given_out)
         except CheckpointError:
             self._attempts.check_newest()  # What seems to be gone, a newer driver may have retired during the look.
             raise
@@ -204,6 +211,24 @@ class CheckpointStore:
         if manifest.job != self._job:
             raise CheckpointError(f"{path} belongs to job {manifest.job!r}, not {self._job!r}")
         return manifest
+
+    def manifests(self) -> list[Manifest] | None:
+        """Those of all checkpoints that are there, whether they count or not; None: some cannot be read."""
+        found = []
+        for name in self._storage.list(""):
+            if (checkpoint := layout.checkpoint_of(name)) is not None:
+                try:
+                    found.append(self.read(checkpoint))
+                except FileNotFoundError:
+                    continue  # aborted, or being retired
+                except CheckpointError:
+                    return None
+        return found
+
+    def lives(self) -> frozenset[Lineage]:
+        """The lineages of which anything is known here."""
+        noted = [note.lineage for note in self._attempts.notes()]
+        return frozenset([*noted, *(Lineage(name) for name in self._directory.list("") if layout.is_lineage(name))])
 
     def listing(self) -> Listing:
         """What is in the directory now."""
@@ -281,10 +306,10 @@ class CheckpointStore:
             there = ", ".join(layout.checkpoint_directory(entry.checkpoint) for entry in listing.published) or "none"
             raise CheckpointError(f"job {self._job!r} has no checkpoint {back_to} to go back to; there are: {there}")
 
-    def _copied(self, listing: Listing, back_to: CheckpointId, attempt: AttemptId) -> Manifest:
+    def _copied(self, listing: Listing, back_to: CheckpointId, attempt: AttemptId, given_out: CheckpointId) -> Manifest:
         self._check_there(listing, back_to)
-        # Above what a damaged note may have leased, too.
-        copy = CheckpointId(listing.next_checkpoint() + IDS_LEASED)
+        # Above what a damaged note may have leased, and what sinks have committed, too.
+        copy = CheckpointId(max(listing.next_checkpoint() + IDS_LEASED, given_out))
         manifest = copied(self._storage, self.read(back_to), copy, attempt)
         if not self._storage.create(layout.manifest_path(manifest.checkpoint), encode(manifest)):
             raise CheckpointError(f"checkpoint {manifest.checkpoint} is there already; try once more")

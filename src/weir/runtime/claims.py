@@ -43,7 +43,7 @@ class ClaimDesk:
         self._config = config
         self._run = run
         self._store = store
-        self._sinks = SinkDesk(config, store.lineage, store.check_newest)
+        self._sinks = SinkDesk(config, store.lineage, store.check_newest, lives=store.lives)
         self._background = background
         self._check = check
         self._origin = None if config.from_savepoint is None else origin_at(config.from_savepoint)
@@ -139,7 +139,10 @@ class ClaimDesk:
         storage, origin = self._read_origin() if is_new else (self._store.storage, None)
         above = self._next_checkpoint if origin is None else max(self._next_checkpoint, origin.checkpoint + 1)
         noted = None if self._origin is None else shown(self._origin.location)
-        claim = self._store.claim(back_to, CheckpointId(above), origin=noted)
+        # Where checkpoints were brought back from a backup, sinks know more of this lineage than its directory does.
+        committed, attempt = self._sinks.traces(plan) if self._own is None else (0, AttemptId(0))
+        above = max(above, committed + 1) if back_to is not None else above
+        claim = self._store.claim(back_to, CheckpointId(above), origin=noted, above=attempt)
         if claim.restore is None:
             claim = replace(claim, restore=origin)
         else:
@@ -153,7 +156,7 @@ class ClaimDesk:
             self._sinks.adopt(plan)
             self._has_sinks = True
             self._clear_others()
-        self._sinks.recover(region, claim)
+        self._sinks.recover(region, claim, self._store.manifests())
         return claim
 
     def _read_origin(self) -> tuple[Storage, Manifest]:

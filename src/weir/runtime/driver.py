@@ -357,8 +357,7 @@ class Driver:
 
     def _finished(self, verdict: Verdict, result: BaseException | None) -> None:
         """Everything is committed. What could not be tidied up is no reason to fail; another driver is."""
-        is_overtaken = isinstance(result, OwnershipError)
-        self._end(Verdict(Outcome.FAILED, str(result)) if is_overtaken else verdict)
+        self._end(Verdict(Outcome.FAILED, str(result)) if isinstance(result, OwnershipError) else verdict)
 
     def _end(self, verdict: Verdict) -> None:
         self._ended = phases.Ended(verdict.outcome, verdict.error)

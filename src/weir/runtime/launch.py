@@ -117,7 +117,7 @@ def _validate(plan: Plan, config: JobConfig, store: CheckpointStore) -> None:
     for vertex in plan.vertices:
         if isinstance(source := vertex.operators[0].spec, Source):
             source.validate(vertex.operators[0].name)
-    sinks = SinkDesk(config, store.lineage, store.check_newest)
+    sinks = SinkDesk(config, store.lineage, store.check_newest, lives=store.lives)
     sinks.validate(plan)
     if config.back_to is not None:
         for repeated in sinks.repeated(plan, config.back_to):

@@ -6,41 +6,59 @@ the driver's back. Decides who may restore from behind what is committed: nobody
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from weir.config import JobConfig
 from weir.errors import CheckpointError, JobError, StorageUnavailable
 from weir.graph.plan import Plan
-from weir.ids import CheckpointId, Lineage
+from weir.ids import AttemptId, CheckpointId, Lineage
 from weir.operators.sink import Fence, Sink, SinkOwner
 from weir.runtime.checkpoint_store import Claim
 from weir.runtime.sink_end import pending_of
+from weir.snapshot.manifest import Manifest
 
 
 class SinkDesk:
-    """The sinks of one job, on its driver. `fence`: raises when another driver has taken the job over."""
+    """The sinks of one job, on its driver. `fence`: raises when another driver has taken the job over; `lives`: the
+    lineages that the job's checkpoint location knows of."""
 
-    def __init__(self, config: JobConfig, lineage: Lineage, fence: Fence) -> None:
+    def __init__(
+        self,
+        config: JobConfig,
+        lineage: Lineage,
+        fence: Fence,
+        *,
+        lives: Callable[[], frozenset[Lineage]] = frozenset,
+    ) -> None:
         self._config = config
         self._lineage = lineage
         self._fence = fence
+        self._lives = lives
 
     def validate(self, plan: Plan) -> None:
         """Before anything starts, and without changing anything."""
-        for sink, owner in self._of(plan):
+        for sink, owner in self._of(plan, self._lives()):
             sink.validate(owner)
+
+    def traces(self, plan: Plan) -> tuple[CheckpointId, AttemptId]:
+        """The newest checkpoint, and the newest attempt, that any sink knows of; 0: none does."""
+        owned = list(self._of(plan))
+        checkpoints = [sink.committed_up_to(owner) or 0 for sink, owner in owned]
+        attempts = [sink.attempts_up_to(owner) or 0 for sink, owner in owned]
+        return CheckpointId(max([0, *checkpoints])), AttemptId(max([0, *attempts]))
 
     def adopt(self, plan: Plan) -> None:
         """The first attempt of a run is claimed."""
-        for sink, owner in self._of(plan):
+        for sink, owner in self._of(plan, self._lives()):
             try:
                 sink.adopt(owner, self._fence)
             except JobError:
                 self._fence()  # What is in the way may be output of a driver that has taken over since.
                 raise
 
-    def recover(self, plan: Plan, claim: Claim) -> None:
-        """An attempt is about to start the vertices of the plan that run."""
+    def recover(self, plan: Plan, claim: Claim, manifests: Sequence[Manifest] | None = ()) -> None:
+        """An attempt is about to start the vertices of the plan that run. `manifests`: of all checkpoints that are
+        there; None: some could not be read, and nobody knows what they name."""
         restored = None if claim.restore is None else claim.restore.checkpoint
         for sink, owner in self._of(plan):
             committed = sink.committed_up_to(owner)
@@ -52,7 +70,10 @@ class SinkDesk:
                     "there would write them again. Put the checkpoints back; or go back on purpose, with weir run "
                     "--resume --at, or with resume=False and overwrite=True in the sink"
                 )
-            pending = pending_of(claim.restore, owner.uid) if claim.restore is not None else []
+            if manifests is None:
+                continue
+            there = manifests if claim.restore is None else (claim.restore, *manifests)
+            pending = [committable for manifest in there for committable in pending_of(manifest, owner.uid)]
             try:
                 sink.recover(owner, claim.attempt, pending, self._fence, oldest=self._oldest_kept(claim))
             except StorageUnavailable:
@@ -80,11 +101,12 @@ class SinkDesk:
         retain = 1 if self._config.checkpoints is None else self._config.checkpoints.retain
         return claim.completed[0] if len(claim.completed) >= min(2, retain) else None
 
-    def _of(self, plan: Plan) -> Iterator[tuple[Sink, SinkOwner]]:
+    def _of(self, plan: Plan, lives: frozenset[Lineage] = frozenset()) -> Iterator[tuple[Sink, SinkOwner]]:
+        config = self._config
+        is_durable = config.checkpoints is not None and config.checkpoints.to is not None
         for vertex in plan.running:
             operator = vertex.operators[-1]
             if isinstance(operator.spec, Sink):
-                config = self._config
                 yield (
                     operator.spec,
                     SinkOwner(
@@ -94,5 +116,7 @@ class SinkDesk:
                         operator.name,
                         resume=config.resume,
                         settings=config.settings,
+                        lives=lives,
+                        is_durable=is_durable,
                     ),
                 )

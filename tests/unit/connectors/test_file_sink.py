@@ -112,7 +112,7 @@ def test_a_part_never_replaces_another_file(tmp_path: Path) -> None:
     writer.open(context(), None)
     writer.write(rows(1))
     committable = writer.prepare(CheckpointId(1))()
-    (tmp_path / committable["parts"][0]).write_text('{"n": 7}\n')
+    (tmp_path / committable["parts"][0][0]).write_text('{"n": 7}\n')
     with pytest.raises(CheckpointError, match=r"that is not the part of that name"):
         writer.commit(grant(1), [committable])
     assert read_numbers(tmp_path, "jsonl") == [7]
@@ -128,7 +128,7 @@ def test_committed_parts_may_be_compacted_moved_and_deleted(tmp_path: Path, atte
     writer.write(rows(1))
     committable = writer.prepare(CheckpointId(1))()
     writer.commit(grant(1), [committable])
-    (tmp_path / committable["parts"][0]).rename(tmp_path / "compacted.jsonl")
+    (tmp_path / committable["parts"][0][0]).rename(tmp_path / "compacted.jsonl")
     for attempt in range(2, attempts + 1):
         sink.recover(owner(resume=True), AttemptId(attempt), [committable], still_ours, oldest=None)
         writer = sink.writer()
@@ -187,7 +187,7 @@ def test_a_damaged_note_of_what_was_committed_is_named(tmp_path: Path, keep: int
     writer.write(rows(1))
     committable = writer.prepare(CheckpointId(1))()
     writer.commit(grant(1), [committable])
-    (tmp_path / committable["parts"][0]).unlink()
+    (tmp_path / committable["parts"][0][0]).unlink()
     (note,) = (tmp_path / "_weir" / NO_LINEAGE / "commits").iterdir()
     note.write_bytes(note.read_bytes()[:keep])
     writer = sink.writer()

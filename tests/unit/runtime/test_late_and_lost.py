@@ -99,7 +99,7 @@ def test_the_note_of_a_start_that_was_stuck_does_not_block_the_newer_one() -> No
     storage, first = with_checkpoints(9)
     stuck, newer = resumed(storage), resumed(storage)
     stuck._attempts.take()
-    taken, stuck._attempts.take = AttemptId(2), lambda: AttemptId(2)  # type: ignore[method-assign]
+    taken, stuck._attempts.take = AttemptId(2), lambda above=0: AttemptId(2)  # type: ignore[method-assign]
 
     def meanwhile() -> None:
         with pytest.raises(OwnershipError):
@@ -132,7 +132,7 @@ def test_a_going_back_that_was_overtaken_while_its_rival_looked_takes_nothing_fr
     storage, _ = with_checkpoints(1)
     back, plain = resumed(storage), resumed(storage)
     back._attempts.take()
-    back._attempts.take = lambda: AttemptId(2)  # type: ignore[method-assign]
+    back._attempts.take = lambda above=0: AttemptId(2)  # type: ignore[method-assign]
     real = plain._restored
 
     def looked(listing: Any) -> Any:

@@ -1,0 +1,84 @@
+"""Starts that hang, and drivers that have ended while something of theirs hangs: they take nothing over."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.runtime.fakes import FaultyStorage
+from tests.unit.runtime.stores import LIFE, NEXT_LIFE, manifest, newest, store_of
+from weir.errors import OwnershipError
+from weir.ids import AttemptId, CheckpointId
+from weir.runtime import layout
+from weir.runtime.attempts import current_lineage
+from weir.runtime.checkpoint_store import CheckpointStore
+
+
+def running(storage: FaultyStorage) -> CheckpointStore:
+    """A driver that has completed a checkpoint."""
+    store = store_of(storage)
+    store.adopt("run-1", resume=False)
+    store.publish(manifest(1, store.claim().attempt))
+    return store
+
+
+@pytest.mark.parametrize("completes", [False, True])
+@pytest.mark.parametrize("resume", [False, True])
+def test_of_two_that_begin_at_once_the_first_to_claim_goes_on(completes: bool, resume: bool) -> None:
+    """Each has drawn a lineage of its own. The other hangs meanwhile, for hours perhaps, and then changes nothing."""
+    storage = FaultyStorage()
+    first, second = store_of(storage), store_of(storage, NEXT_LIFE)
+    second.adopt("run-2", resume=resume)
+    first.adopt("run-1", resume=resume)
+    attempt = first.claim().attempt
+    if completes:
+        first.publish(manifest(1, attempt))
+    before = dict(storage._files)
+    with pytest.raises(OwnershipError, match="with attempt 1 while this one was starting; start again"):
+        second.claim()
+    assert storage._files == before
+    first.publish(manifest(2, attempt))
+    assert current_lineage(storage) == LIFE
+
+
+def test_a_start_takes_over_from_the_run_that_it_found_also_when_that_has_begun_another_attempt_since() -> None:
+    storage = FaultyStorage()
+    early = running(storage)
+    started = store_of(storage, is_found=True)
+    started.adopt("run-2", resume=True)
+    early.claim()
+    assert newest(started.claim()) == (3, 1)
+    with pytest.raises(OwnershipError, match="taken over"):
+        early.check_newest()
+
+
+def test_a_driver_that_has_ended_claims_notes_and_deletes_nothing_any_more() -> None:
+    storage = FaultyStorage()
+    store = running(storage)
+    store.publish(manifest(2, AttemptId(1)))
+    waiting = store_of(storage, NEXT_LIFE)
+    waiting.adopt("run-2", resume=True)
+    for ended in (store, waiting):
+        ended.close()
+        before = dict(storage._files)
+        for act in (ended.claim, ended.check_newest, ended.finish):
+            with pytest.raises(OwnershipError, match="this driver has ended"):
+                act()
+        assert storage._files == before
+    with pytest.raises(OwnershipError, match="this driver has ended"):
+        store.retire(CheckpointId(2))
+
+
+def test_a_claim_that_hangs_until_its_driver_has_ended_goes_no_further() -> None:
+    storage = FaultyStorage()
+    store = store_of(storage)
+    store.adopt("run-1", resume=False)
+    create = storage.create
+
+    def hangs(path: str, data: bytes) -> bool:
+        store.close()
+        return create(path, data)
+
+    storage.create = hangs  # type: ignore[method-assign]
+    with pytest.raises(OwnershipError, match="this driver has ended"):
+        store.claim()
+    assert [name for name in storage.list(layout.ATTEMPTS) if not name.endswith(".claim")] == []
