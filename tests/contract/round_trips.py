@@ -38,6 +38,9 @@ SINGLES = [math.nan, math.inf, -math.inf, -0.0, 1.401298464324817e-45, 3.4028234
 UTC = datetime.timezone.utc
 FIRST, LAST = datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999)
 
+OLD_ZONES = ("Africa/Monrovia", "Europe/Amsterdam", "Europe/Berlin", "Asia/Kolkata", "America/New_York")
+"""Their clocks went by the sun once, off by minutes and seconds from UTC."""
+
 Make = Callable[[random.Random], Any]
 
 
@@ -62,6 +65,10 @@ def single(rng: random.Random) -> float:
 def instant(rng: random.Random) -> datetime.datetime:
     within = FIRST + datetime.timedelta(microseconds=rng.randrange(int((LAST - FIRST).total_seconds()) * 10**6))
     return rng.choice([FIRST, LAST, datetime.datetime(1970, 1, 1), datetime.datetime(1969, 12, 31, 23, 59), within])
+
+
+def old(rng: random.Random) -> datetime.datetime:
+    return datetime.datetime(rng.choice([1700, 1850, 1890, 1930, 1971]), 5, 1, 12, 0, 0, 1, tzinfo=UTC)
 
 
 def number(digits: int, scale: int) -> Make:
@@ -97,6 +104,9 @@ OTHERS: list[tuple[pa.DataType, Make]] = [
     (pa.timestamp("ns", "UTC"), lambda rng: rng.choice([1, -1, 2**62])),
     (pa.timestamp("ms"), lambda rng: rng.choice([1, -1, 10**12])),
     (pa.timestamp("s", "Europe/Berlin"), lambda rng: rng.choice([1, -1, 10**9])),
+    *((pa.timestamp("us", zone), lambda rng: old(rng)) for zone in OLD_ZONES),
+    *((pa.list_(pa.timestamp("us", zone)), lambda rng: [old(rng), None]) for zone in OLD_ZONES),
+    (pa.struct([("t", pa.timestamp("ms", "Africa/Monrovia"))]), lambda rng: {"t": old(rng).replace(microsecond=0)}),
     (pa.large_string(), text),
     (pa.string_view(), text),
     (pa.dictionary(pa.int32(), pa.string()), text),
@@ -124,7 +134,7 @@ def nested(rng: random.Random, depth: int) -> tuple[pa.DataType, Make]:
     if shape == "map":
         key = rng.choice([pa.string(), pa.string(), pa.int64()])
         made: Make = text if key == pa.string() else integers(64)
-        return pa.map_(key, inner), lambda rng: [(made(rng), maybe(rng, make)) for _ in range(rng.randrange(3))]
+        return pa.map_(key, inner), lambda rng: {made(rng): maybe(rng, make) for _ in range(rng.randrange(3))}
     other, make_other = nested(rng, depth - 1)
     kind = pa.struct([pa.field("a", inner), pa.field('b "c', other)])
     return kind, lambda rng: {"a": maybe(rng, make), 'b "c': maybe(rng, make_other)}

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 
-from weir.connectors.exact_values import Flags, special_columns
+from weir.connectors.exact_values import Flags, has_repeated_keys, special_columns
 from weir.connectors.json_values import with_special_floats
 from weir.connectors.text_types import plain_type, text_problem
 from weir.errors import ConfigError, DataError, SchemaError
@@ -69,10 +69,11 @@ def _check_years(table: pa.Table, format: str) -> None:
 
 
 def encode_jsonl(table: pa.Table) -> pa.Buffer:
-    """One JSON object a line. Binary becomes base64, a decimal a string; NaN and the infinities are the strings "NaN",
-    "Infinity" and "-Infinity", since JSON has no such numbers."""
+    """One JSON object a line. Binary becomes base64, a decimal a string, instants are ISO 8601 in UTC; NaN and the
+    infinities are the strings "NaN", "Infinity" and "-Infinity", since JSON has no such numbers."""
     _check_years(table, "jsonl")
-    table = table.cast(pa.schema([field.with_type(plain_type(field.type)) for field in table.schema]))
+    _check_keys(table)
+    table = table.cast(pa.schema([field.with_type(_in_utc(plain_type(field.type))) for field in table.schema]))
     frame = pl.DataFrame(table)
     binary = [name for name, kind in frame.schema.items() if kind == pl.Binary]
     if binary:
@@ -81,6 +82,27 @@ def encode_jsonl(table: pa.Table) -> pa.Buffer:
     if not special:
         return pa.py_buffer(_lines(frame))
     return pa.py_buffer(_lines_with_special(frame, table, special))
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    """The same type with UTC for every zone: ISO 8601 has no seconds in offsets, and old ones of many places have."""
+    if pa.types.is_timestamp(kind):
+        return kind if kind.tz is None else pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_list(kind):
+        return pa.list_(_in_utc(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(inner.name, _in_utc(inner.type), inner.nullable) for inner in kind])
+    return pa.map_(kind.key_type, _in_utc(kind.item_type)) if pa.types.is_map(kind) else kind
+
+
+def _check_keys(table: pa.Table) -> None:
+    """A JSON object has each key once; Arrow's maps need not."""
+    for field, column in zip(table.schema, table.columns, strict=True):
+        if any(has_repeated_keys(chunk) for chunk in column.chunks):
+            raise DataError(
+                f"column {field.name!r}: a {format_type(field.type)} has a key more than once, and jsonl has no form "
+                "for it; keep one of each before writing, or use format='parquet'"
+            )
 
 
 def _lines(frame: pl.DataFrame) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as compute
 
@@ -68,6 +69,22 @@ def special_columns(table: pa.Table) -> dict[str, Flags]:
         if has_floats(field.type)
     }
     return {name: rows for name, rows in found.items() if rows.any()}
+
+
+def has_repeated_keys(array: pa.Array) -> bool:
+    """Whether any map, at any depth, has a key more than once."""
+    kind = array.type
+    if not pa.types.is_nested(kind):
+        return False
+    if pa.types.is_struct(kind):
+        return any(map(has_repeated_keys, array.flatten()))
+    listed = as_list(array)
+    items = listed.flatten()
+    if pa.types.is_map(kind):
+        entries = [compute.list_parent_indices(listed), items.field("key")]
+        if pl.DataFrame(pa.table(entries, names=["map", "key"])).is_duplicated().any():
+            return True
+    return has_repeated_keys(items)
 
 
 def _special(array: pa.Array) -> Flags:

@@ -80,6 +80,8 @@ def _map(pairs: _Pairs, kind: pa.DataType, found: Any, writes: bool) -> str:
     given: Sequence[Any] = [value for _, value in found] if isinstance(found, list) else [None] * len(pairs)
     texts = [_text(value, kind.item_type, other, writes) for (_, value), other in zip(pairs, given, strict=True)]
     names = [json.dumps(name) for name, _ in pairs]
+    if not writes and len(set(names)) != len(names):
+        raise ValueError(f"a map has the key {next(name for name in names if names.count(name) > 1)} more than once")
     if writes:
         members = (f"{name}:{text}" for name, text in zip(names, texts, strict=True))
         return f"{{{','.join(members)}}}"

@@ -5,7 +5,6 @@ For rows that are at hand on the driver. Never touches files.
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +13,7 @@ import pyarrow as pa
 from weir.connectors.exact_values import cast_exactly, keeps_zone
 from weir.errors import SchemaError
 from weir.schema import format_schema, format_type
-from weir.state.infinities import array_of
-from weir.state.values import NotOfType, check_kept
+from weir.state.values import NotOfType, to_array
 
 _SHOWN_CHARACTERS_MAX = 120
 _ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError)
@@ -137,12 +135,13 @@ def _wrong_keys(number: int, row: Mapping[Any, Any], names: Sequence[str]) -> Sc
 def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
     try:
         array = _converted(values, field.type)
-    except _ARROW_ERRORS as error:
-        number = _first_wrong(values, field.type)
+    except pa.ArrowException as error:
+        raise SchemaError(f"collection: column {field.name!r} is {format_type(field.type)}: {error}") from error
+    except NotOfType as problem:
         raise SchemaError(
-            f"collection, row {number}: column {field.name!r} is {format_type(field.type)}, "
-            f"found {_shown(values[number])} of type {type(values[number]).__name__} ({_cut(str(error))})"
-        ) from error
+            f"collection, row {problem.index}: column {field.name!r} is {format_type(field.type)}, found "
+            f"{_shown(values[problem.index])} of type {type(values[problem.index]).__name__} ({_cut(problem.reason)})"
+        ) from None
     if array.null_count and not field.nullable:
         number = array.is_null().index(True).as_py()
         raise SchemaError(f"collection, row {number}: column {field.name!r} is declared not null, found None")
@@ -150,28 +149,16 @@ def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
 
 
 def _converted(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    array = array_of(values, kind)
-    try:
-        check_kept(values, kind)
-    except NotOfType as problem:
-        raise ValueError(problem.reason) from None
-    if pa.types.is_integer(kind) and any(map(_is_fractional, set(map(type, values)))):
-        # What was cut off in silence a cast refuses.
-        pa.array([value for value in values if _is_fractional(type(value))]).cast(kind)
-    return array
+    if pa.types.is_temporal(kind) and set(map(type, values)) <= {int, type(None)}:
+        return pa.array(values, kind)  # counted in the type's unit, from 1970
+    return to_array(_whole_numbers(values) if pa.types.is_integer(kind) else values, kind)
 
 
-def _is_fractional(kind: type) -> bool:
-    return issubclass(kind, numbers.Real) and not issubclass(kind, numbers.Integral)
-
-
-def _first_wrong(values: Sequence[Any], kind: pa.DataType) -> int:
-    for number, value in enumerate(values):
-        try:
-            _converted([value], kind)
-        except _ARROW_ERRORS:
-            return number
-    return 0
+def _whole_numbers(values: Sequence[Any]) -> Sequence[Any]:
+    """Floats that are whole as integers: what was computed is often one of those. Others stay, and are refused."""
+    if not any(issubclass(kind, float) for kind in set(map(type, values))):
+        return values
+    return [int(value) if isinstance(value, float) and value.is_integer() else value for value in values]
 
 
 def _shown(value: Any) -> str:

@@ -189,7 +189,7 @@ class _MapAsync(WaitingOperator):
     # --- Rows ---
 
     def _take(self, batch: pa.RecordBatch) -> None:
-        flights = [_Flight(row, batch, index) for index, row in enumerate(self._reader.read(batch))]
+        flights = [_Flight(row, batch, index) for index, row in enumerate(self._reader.read(batch, self._context))]
         self._segments[-1].flights.extend(flights)
         self._unstarted.extend(flights)
         self._count += len(flights)

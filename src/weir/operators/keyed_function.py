@@ -175,7 +175,7 @@ class FunctionOperator(KeyedRowOperator):
                 self._fire(EVENT, self._moment.watermark_us, out)
 
     def _take(self, given: _Input, piece: pa.RecordBatch, out: Emit) -> None:
-        rows = given.reader.read(piece)
+        rows = given.reader.read(piece, self.context)
         moment = self._moment
         moment.rows, moment.time_column, moment.time_offset = rows, given.time_column, given.time_offset
         results: list[Any] = []

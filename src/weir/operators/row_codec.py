@@ -15,8 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from weir.errors import SchemaError
-from weir.operators.base import Emit
+from weir.errors import DataError, SchemaError
+from weir.operators.base import Emit, OperatorContext
+from weir.operators.user_code import operator_label
 from weir.schema import format_schema, format_type
 from weir.state.values import NotOfType, shown, to_array, to_list
 
@@ -31,8 +32,16 @@ class RowReader:
         # Like any named tuple: columns whose names are no identifiers are called _0, _1, … by position.
         self.row_type: Any = namedtuple("Row", schema.names, rename=True)  # type: ignore[misc]
 
-    def read(self, batch: pa.RecordBatch) -> Rows:
-        return Rows(self.row_type, [to_list(column) for column in batch.columns], batch.num_rows)
+    def read(self, batch: pa.RecordBatch, context: OperatorContext) -> Rows:
+        """The rows; DataError names the operator and the column that holds what Python cannot."""
+        columns = []
+        for column, name in zip(batch.columns, batch.schema.names, strict=True):
+            try:
+                columns.append(to_list(column))
+            except DataError as error:
+                text = f"{operator_label(context)}: column {name!r}"
+                raise DataError(f"{text}: {error.message}", without_rows=f"{text} cannot be read") from None
+        return Rows(self.row_type, columns, batch.num_rows)
 
 
 class Rows:

@@ -126,7 +126,7 @@ class RowOperator(Operator):
     def read(self, batch: pa.RecordBatch) -> Rows:
         if self._reader is None:
             self._reader = RowReader(batch.schema)
-        return self._reader.read(batch)
+        return self._reader.read(batch, self.context)
 
     def failure(self, error: Exception, rows: Rows) -> UserCodeError:
         return user_code_error(error, self.context, row=rows.current)

@@ -146,7 +146,7 @@ class ReduceFunction(WindowFunction):
         function = self.function
 
         def call(groups: Groups) -> Iterator[pa.RecordBatch]:
-            rows = iter(reader.read(groups.rows.select(schema.names)))
+            rows = iter(reader.read(groups.rows.select(schema.names), context))
             results = []
             for size in np.diff(groups.bounds).tolist():
                 so_far = next(rows)

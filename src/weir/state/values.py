@@ -8,15 +8,16 @@ bent (Arrow alone would make 1 of 1.5, and an infinite float of 1e300). Knows no
 from __future__ import annotations
 
 import datetime
-import decimal
-import numbers
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from weir.errors import DataError
+from weir.schema import format_type
 from weir.state.infinities import array_of
+from weir.state.kept_values import Bent, check_of, with_dicts
 
 SHOWN_CHARACTERS_MAX = 500
 """Most characters of a value that go into an error message."""
@@ -24,9 +25,9 @@ SHOWN_CHARACTERS_MAX = 500
 Copy: TypeAlias = Callable[[Any], Any]
 Normalise: TypeAlias = Callable[[Any], Any]
 
-_NONE = type(None)
 _UTC = datetime.timezone.utc
-_CONVERSION_ERRORS = (pa.ArrowException, TypeError, ValueError, OverflowError)
+CONVERSION_ERRORS = (pa.ArrowException, TypeError, ValueError, OverflowError, KeyError)
+"""What Arrow may raise for a Python value that it cannot take."""
 
 
 class NotOfType(Exception):
@@ -40,7 +41,12 @@ class NotOfType(Exception):
 
     @property
     def found(self) -> str:
-        return f"{shown(self.value)} ({type(self.value).__name__})"
+        return found(self.value)
+
+
+def found(value: Any) -> str:
+    """A value and its Python type, for an error message."""
+    return f"{shown(value)} ({type(value).__name__})"
 
 
 def shown(value: Any) -> str:
@@ -68,7 +74,13 @@ def to_list(array: pa.Array) -> list[Any]:
     if types.is_float16(kind):
         array = array.cast(pa.float32())
     if types.is_nested(kind):
-        return list(array.to_pylist(maps_as_pydicts="strict"))
+        try:
+            return list(array.to_pylist(maps_as_pydicts="strict"))
+        except KeyError as error:
+            raise DataError(
+                f"a {format_type(kind)} has a key more than once, which no dict can have; keep one of each, "
+                f"in a batch function or where the data are made ({error.args[0]})"
+            ) from None
     return list(array.to_pylist())
 
 
@@ -87,90 +99,46 @@ def _datetimes(array: pa.Array) -> list[Any]:
 
 def to_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """An array of exactly these values; NotOfType names the first that does not fit."""
-    fast, accepted = _python_types(kind)
-    if fast is not None and not {fast, _NONE}.issuperset(set(map(type, values))):
-        for index, value in enumerate(values):
-            if not _is_acceptable(value, accepted):
-                raise NotOfType(index, value, "wrong type")
     try:
-        array = array_of(values, kind)
-    except _CONVERSION_ERRORS as error:
+        check_of(kind)(values)
+    except Bent:
+        raise _first_bent(values, kind) from None
+    try:
+        return _converted(values, kind)
+    except CONVERSION_ERRORS as error:
         raise _first_misfit(values, kind, error) from None
-    check_kept(values, kind)
-    return array
 
 
-def check_kept(values: Sequence[Any], kind: pa.DataType) -> None:
-    """NotOfType names the first value of which Arrow, which has taken it, has kept something else: an instant in a
-    column that has no zone, the time of day of a date, a fraction inside of a list of integers."""
-    is_clock = pa.types.is_timestamp(kind) and kind.tz is None
-    if is_clock or pa.types.is_date(kind):
-        # A function is called only for those that may be wrong.
-        suspects = (i for i, value in enumerate(values) if not is_clock or getattr(value, "tzinfo", None) is not None)
-        for index in suspects:
-            if (reason := _bent_time(values[index], kind)) is not None:
-                raise NotOfType(index, values[index], reason)
-    elif pa.types.is_nested(kind):
-        is_exact = _or_none(_nested_exactness(kind))
-        for index, value in enumerate(values):
-            if not is_exact(value):
-                try:
-                    _check_leaves(value, kind)
-                except NotOfType as problem:
-                    raise NotOfType(index, value, f"{problem.found} {problem.reason}") from None
+def _converted(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    try:
+        return array_of(values, kind)
+    except CONVERSION_ERRORS:
+        if not pa.types.is_nested(kind):
+            raise
+        # It may be a mapping that is no dict, of which Arrow knows nothing.
+        return array_of([with_dicts(value, kind) for value in values], kind)
 
 
-def _bent_time(value: Any, kind: pa.DataType) -> str | None:
-    """What of a moment a type does not keep, although Arrow takes it."""
-    if not isinstance(value, datetime.datetime):
-        return None
-    if pa.types.is_date(kind):
-        is_midnight = value.tzinfo is None and value.time() == datetime.time()
-        return None if is_midnight else "a date keeps no time of day; use its date()"
-    if pa.types.is_timestamp(kind) and kind.tz is None and value.tzinfo is not None:
-        return "it has a time zone, and timestamp_ntz has none; declare it timestamp, or take the zone off"
-    return None
-
-
-def _is_acceptable(value: Any, accepted: tuple[type, ...]) -> bool:
-    if value is None:
-        return True
-    if isinstance(value, bool) and bool not in accepted:
-        return False
-    return isinstance(value, accepted)
+def _first_bent(values: Sequence[Any], kind: pa.DataType) -> NotOfType:
+    check = check_of(kind)
+    for index, value in enumerate(values):
+        try:
+            check([value])
+        except Bent as problem:
+            if problem.value is value:
+                return NotOfType(index, value, problem.reason or "wrong type")
+            reason = f": {problem.reason}" if problem.reason else f", where {problem.kind} is expected"
+            return NotOfType(index, value, f"{found(problem.value)} inside of it{reason}")
+    raise AssertionError("a value that was refused is not refused again")
 
 
 def _first_misfit(values: Sequence[Any], kind: pa.DataType, error: Exception) -> NotOfType:
     for index, value in enumerate(values):
         try:
-            array_of([value], kind)
-        except _CONVERSION_ERRORS as reason:
+            _converted([value], kind)
+        except CONVERSION_ERRORS as reason:
             return NotOfType(index, value, str(reason))
     return NotOfType(0, values, str(error))
-
-
-def _python_types(kind: pa.DataType) -> tuple[type | None, tuple[type, ...]]:
-    """The usual Python type for an Arrow type, and all that are accepted; (None, …): leave it to Arrow."""
-    types = pa.types
-    if types.is_integer(kind):
-        return int, (numbers.Integral,)
-    if types.is_floating(kind):
-        return float, (numbers.Real,)
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        return str, (str,)
-    if types.is_boolean(kind):
-        return bool, (bool, np.bool_)
-    if types.is_timestamp(kind):
-        return datetime.datetime, (datetime.datetime, np.datetime64)
-    if types.is_date(kind):
-        return datetime.date, (datetime.date, np.datetime64)
-    if types.is_decimal(kind):
-        return decimal.Decimal, (decimal.Decimal, numbers.Integral)
-    if types.is_duration(kind):
-        return datetime.timedelta, (datetime.timedelta, np.timedelta64)
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
-        return bytes, (bytes, bytearray, memoryview)
-    return None, ()
 
 
 # --- State values ---
@@ -192,30 +160,6 @@ def normaliser(kind: pa.DataType) -> Normalise:
         return to_list(to_array([value], kind))[0]
 
     return normalise
-
-
-def _check_leaves(value: Any, kind: pa.DataType) -> None:
-    """NotOfType where Arrow has bent a value inside of another, which it took."""
-    types = pa.types
-    if value is None:
-        return
-    if types.is_struct(kind):
-        inner = value if isinstance(value, dict) else dict(zip((field.name for field in kind), value))
-        for field in kind:
-            _check_leaves(inner.get(field.name), field.type)
-    elif types.is_map(kind):
-        for key, item in value.items() if isinstance(value, dict) else value:
-            _check_leaves(key, kind.key_type)
-            _check_leaves(item, kind.item_type)
-    elif types.is_nested(kind):
-        for item in value:
-            _check_leaves(item, kind.value_type)
-    else:
-        fast, accepted = _python_types(kind)
-        if fast is not None and not _is_acceptable(value, accepted):
-            raise NotOfType(0, value, f"inside of it, where {kind} is expected")
-        if (reason := _bent_time(value, kind)) is not None:
-            raise NotOfType(0, value, f"inside of it: {reason}")
 
 
 def _nested_exactness(kind: pa.DataType) -> Callable[[Any], bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 from pathlib import Path
@@ -121,3 +122,33 @@ def test_nanoseconds_come_back_from_csv(tmp_path: Path) -> None:
     source = Files(tmp_path, "csv", table.schema)
     batch = opened(source, parallelism=1)[0].poll(10)
     assert batch is not None and batch.column("t").cast(pa.int64()).to_pylist() == [1, 1_000_000_001]
+
+
+def test_a_map_with_a_key_twice_is_a_malformed_line(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"m":{"a":1,"a":2}}\n{"m":{"b":1}}\n')
+    source = Files(tmp_path, "jsonl", "m map<string,long>", on_error="skip")
+    assert drain(opened(source, parallelism=1)[0], 100) == [([("b", 1)],)]
+    with pytest.raises(DataError, match='a map has the key "a" more than once'):
+        drain(opened(Files(tmp_path, "jsonl", "m map<string,long>"), parallelism=1)[0], 100)
+
+
+def test_jsonl_has_no_form_for_a_map_with_a_key_twice() -> None:
+    once = pa.array([[("a", 1)], [("a", 1)], None, []], pa.map_(pa.string(), pa.int64()))
+    twice = pa.array([None, [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))
+    assert encode([pa.record_batch({"m": once})], "jsonl")
+    for column in (
+        twice,
+        pa.array([twice.to_pylist()], pa.list_(twice.type)),
+        pa.StructArray.from_arrays([twice], ["s"]),
+    ):
+        with pytest.raises(DataError, match=r"column 'm': .* has a key more than once"):
+            encode([pa.record_batch({"m": column})], "jsonl")
+
+
+def test_instants_of_zones_whose_offset_has_seconds_stay_where_they_are_in_jsonl() -> None:
+    kind = pa.timestamp("us", "Africa/Monrovia")
+    noon = datetime.datetime(1971, 5, 1, 12, tzinfo=datetime.timezone.utc)
+    batch = pa.record_batch({"t": pa.array([noon], kind), "l": pa.array([[noon]], pa.list_(kind))})
+    (line,) = encode([batch], "jsonl").to_pybytes().splitlines()
+    found = json.loads(line)
+    assert [datetime.datetime.fromisoformat(text) for text in (found["t"], *found["l"])] == [noon, noon]

@@ -113,7 +113,7 @@ def test_times_in_the_state_are_the_same_moments_before_and_after_a_restore() ->
 
     def later(so_far: Any, row: Any) -> Any:
         seen.append(so_far.at)
-        return row.key, so_far.at + datetime.timedelta(microseconds=1_500)
+        return row.key, so_far.at + datetime.timedelta(milliseconds=2)
 
     spec = ReduceRows(["key"], later)
     spec.schema([batch.schema])

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.unit.operators.running import rows, run
-from weir.errors import PlanError, SchemaError, UserCodeError
+from weir.errors import DataError, PlanError, SchemaError, UserCodeError
 from weir.operators.row_codec import OUTPUT_ROWS_MAX
 from weir.operators.rows import PIECE_ROWS, FilterRows, FlatMapRows, MapRows
 
@@ -222,3 +222,11 @@ def test_a_result_that_does_not_fit_is_named_with_its_field_and_row(result: Any,
 def test_only_functions_are_taken() -> None:
     with pytest.raises(PlanError, match="expected a function of one row"):
         MapRows("a", "x long")  # type: ignore[arg-type]
+
+
+def test_a_map_with_a_key_twice_is_an_error_that_names_operator_and_column() -> None:
+    twice = pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))
+    with pytest.raises(
+        DataError, match=r"operator 'the-name' \(uid 'the-uid'\): column 'm': .*a key more than once.*'a'"
+    ):
+        run(MapRows(lambda row: (len(row.m),), "n long"), pa.record_batch({"m": twice}))

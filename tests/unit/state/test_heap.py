@@ -6,7 +6,7 @@ import datetime
 import decimal
 import gc
 import pickle
-from collections import namedtuple
+from collections import UserDict, namedtuple
 from collections.abc import Callable
 from typing import Any
 
@@ -244,7 +244,8 @@ def test_what_nobody_asks_for_again_leaves_memory_after_a_snapshot_has_found_it_
         ("map<string,array<long>>", {"a": [1], "b": None}),
         ("struct<a:long>", {"a": np.int64(3)}),
         ("struct<a:double>", {"a": 1}),
-        ("struct<a:long>", {}),
+        ("struct<a:long>", UserDict(a=3)),
+        ("map<string,long>", UserDict(a=3)),
         ("struct<a:string>", {"a": "é"}),
         ("array<long>", (1, 2)),
     ],
@@ -264,6 +265,11 @@ def test_a_nested_value_is_normalised_as_arrow_would_whichever_way_is_taken(ddl:
     ("ddl", "value"),
     [
         ("struct<a:long>", {"a": 1.5}),
+        ("struct<a:long>", {}),
+        ("struct<a:long>", {"A": 1}),
+        ("struct<a:long>", {"a": 1, "b": 2}),
+        ("map<string,long>", [("a", 1), ("a", 2)]),
+        ("array<string>", "ab"),
         ("array<long>", [True]),
         ("map<string,long>", {None: 1}),
         ("array<long>", [2**63]),
