@@ -19,6 +19,33 @@ from weir.state.infinities import as_list, has_floats, infinite_count
 
 Flags: TypeAlias = "npt.NDArray[np.bool_]"
 
+_FAMILIES = (
+    (pa.types.is_integer, pa.types.is_integer),
+    (pa.types.is_integer, pa.types.is_floating),
+    (pa.types.is_floating, pa.types.is_floating),
+    (pa.types.is_decimal, pa.types.is_decimal),
+    (pa.types.is_timestamp, pa.types.is_timestamp),
+    (pa.types.is_date, pa.types.is_date),
+    (pa.types.is_time, pa.types.is_time),
+    (pa.types.is_large_string, pa.types.is_string),
+    (pa.types.is_large_binary, pa.types.is_binary),
+    (pa.types.is_fixed_size_binary, pa.types.is_binary),
+    (pa.types.is_dictionary, pa.types.is_string),
+)
+"""What a column may be, and as what it may be declared; a value that does not fit is an error."""
+_MADE_FAMILIES = (
+    (pa.types.is_null, lambda kind: True),
+    (pa.types.is_floating, pa.types.is_integer),
+    (pa.types.is_integer, pa.types.is_decimal),
+    (pa.types.is_integer, pa.types.is_temporal),
+    (pa.types.is_date, pa.types.is_timestamp),
+    (pa.types.is_string_view, pa.types.is_string),
+    (pa.types.is_binary_view, pa.types.is_binary),
+)
+"""What a column may be besides, when the user's own code has made it: numbers of NumPy, text of Polars."""
+
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+
 
 class Unfit(ValueError):
     """A value that cannot be kept, with its column, and its row counted from that of the table."""
@@ -33,26 +60,49 @@ def cast_exactly(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """The table in these types; Unfit names the first value of a column that does not fit."""
     if table.schema.equals(schema):
         return table
-    arrays = []
-    for field in schema:
-        column = table[field.name]
-        kind = field.type
-        try:
-            cast = column if column.type == kind else column.cast(kind)
-        except pa.ArrowException as error:
-            row = _first_row(column, kind)
-            value = column[row].as_py() if row < len(column) else None
-            raise Unfit(
-                field.name, row, f"has {value!r}, which does not fit into {format_type(kind)} ({error})"
-            ) from error
-        if cast.type != column.type and infinite_count(cast) != infinite_count(column):
-            row = _first_infinite(column, cast)
-            raise Unfit(field.name, row, f"has {column[row].as_py()!r}, which does not fit into {format_type(kind)}")
-        if cast.null_count and not field.nullable:
-            row = cast.combine_chunks().is_null().index(True).as_py()
-            raise Unfit(field.name, row, "is declared not null, and has no value")
-        arrays.append(cast)
-    return pa.Table.from_arrays(arrays, schema=schema)
+    return pa.Table.from_arrays([cast_column(table[field.name], field) for field in schema], schema=schema)
+
+
+def cast_column(column: pa.ChunkedArray | pa.Array, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+    """One column in the type of its field; Unfit names the first value that does not fit."""
+    kind = field.type
+    try:
+        cast = column if column.type == kind else column.cast(kind)
+    except pa.ArrowException as error:
+        row = _first_row(column, kind)
+        value = column[row].as_py() if row < len(column) else None
+        raise Unfit(field.name, row, f"has {value!r}, which does not fit into {format_type(kind)} ({error})") from error
+    if cast.type != column.type and infinite_count(cast) != infinite_count(column):
+        row = _first_infinite(column, cast)
+        raise Unfit(field.name, row, f"has {column[row].as_py()!r}, which does not fit into {format_type(kind)}")
+    if cast.null_count and not field.nullable:
+        row = cast.is_null().index(True).as_py()
+        raise Unfit(field.name, row, "is declared not null, and has no value")
+    return cast
+
+
+def is_kin(found: pa.DataType, declared: pa.DataType, *, made: bool = False) -> bool:
+    """Whether a column may be declared like this: each value is then the same in the other type, or an error. What is
+    inside of nested ones keeps to the same rules. `made`: by the user's own code, where a field too many is a mistake;
+    of a file, a schema may leave fields out."""
+    if found == declared:
+        return True
+    if pa.types.is_struct(found) and pa.types.is_struct(declared):
+        kinds = {field.name: field.type for field in found}
+        if made and len(kinds) != declared.num_fields:
+            return False
+        return all(field.name in kinds and is_kin(kinds[field.name], field.type, made=made) for field in declared)
+    if pa.types.is_map(found) and pa.types.is_map(declared):
+        pairs = ((found.key_type, declared.key_type), (found.item_type, declared.item_type))
+        return all(is_kin(one, other, made=made) for one, other in pairs)
+    if _is_list(found) and _is_list(declared):
+        return is_kin(found.value_type, declared.value_type, made=made)
+    families = (*_FAMILIES, *_MADE_FAMILIES) if made else _FAMILIES
+    return keeps_zone(found, declared) and any(of(found) and to(declared) for of, to in families)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return any(test(kind) for test in _LISTS)
 
 
 def keeps_zone(found: pa.DataType, declared: pa.DataType) -> bool:

@@ -17,14 +17,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 
+from weir.connectors.exact_values import Unfit, cast_column, is_kin
 from weir.connectors.strides import Strides
 from weir.errors import ConfigError, SchemaError, UserCodeError
 from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.source import Source, SourceReader
-from weir.schema import format_schema, parse_schema
+from weir.schema import format_schema, format_type, parse_schema
 from weir.snapshot.messages import Json
+from weir.state.values import NotOfType, to_array
 
 SPLITS = 128
 BURST_MS = 1_000.0
@@ -48,8 +51,8 @@ class Generator(Source):
     """Rows 0 to `count`, each made from its number alone.
 
     count:  how many rows; None: without end
-    make:   from an int64 array of row numbers to a RecordBatch or a dict of columns (NumPy or Arrow arrays);
-            the same number must always give the same row
+    make:   from an int64 array of row numbers to a RecordBatch or a dict of columns (NumPy or Arrow arrays, or
+            lists, which take longer); the same number must always give the same row
     schema: of what `make` returns, as DDL or a pyarrow schema
     rate:   rows a second over all subtasks; None: as fast as they are taken
     splits: the most subtasks that can take part; fixed for the life of a job's checkpoints
@@ -165,6 +168,9 @@ class _GeneratorReader(SourceReader):
         batch = made if isinstance(made, pa.RecordBatch) else self._from_columns(made, schema)
         if batch.schema is not schema and not batch.schema.equals(schema):
             raise self._mismatch(f"it returned ({format_schema(batch.schema)})")
+        for field, column in zip(schema, batch.columns, strict=True):
+            if not field.nullable and column.null_count:
+                raise self._mismatch(f"column {field.name!r} is declared not null, and has no value in some row")
         if batch.num_rows != len(numbers):
             raise self._mismatch(f"it returned {batch.num_rows} rows for {len(numbers)} numbers")
         return batch
@@ -188,17 +194,38 @@ class _GeneratorReader(SourceReader):
 
 
 def _array(values: Any, field: pa.Field, mismatch: Callable[[str], SchemaError]) -> pa.Array:
+    if isinstance(values, np.ndarray) and _PLAIN.get(field.type) == values.dtype and values.flags.c_contiguous:
+        # The same memory. pa.array would do as well, but it imports pandas first, if there is one.
+        return pa.Array.from_buffers(field.type, len(values), [None, pa.py_buffer(values)])
     try:
-        if isinstance(values, pa.ChunkedArray):
-            values = values.combine_chunks()
-        if isinstance(values, pa.Array):
-            return values if values.type == field.type else values.cast(field.type)
-        if isinstance(values, np.ndarray) and _PLAIN.get(field.type) == values.dtype and values.flags.c_contiguous:
-            # The same memory. pa.array would do as well, but it imports pandas first, if there is one.
-            return pa.Array.from_buffers(field.type, len(values), [None, pa.py_buffer(values)])
-        return pa.array(values, field.type)
+        found = _as_arrow(values, field)
+    except NotOfType as problem:
+        raise mismatch(f"column {field.name!r} has {problem.found}: {problem.reason}") from None
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise mismatch(f"column {field.name!r}: {error}") from error
+    if not is_kin(found.type, field.type, made=True):
+        raise mismatch(f"column {field.name!r} is {format_type(found.type)}")
+    try:
+        return cast_column(found, field)
+    except Unfit as error:
+        raise mismatch(str(error)) from None
+
+
+def _as_arrow(values: Any, field: pa.Field) -> pa.Array:
+    """Arrays as they are; lists, and other things that hold Python values, as the declared type."""
+    if isinstance(values, pa.ChunkedArray):
+        return values.combine_chunks()
+    if isinstance(values, pa.Array):
+        return values
+    if isinstance(values, pl.Series):
+        return values.to_arrow(compat_level=pl.CompatLevel.oldest())
+    if hasattr(values, "dtype") and values.dtype != object:
+        found = pa.array(values)
+        return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+    listed = values if isinstance(values, list) else list(values)
+    if pa.types.is_temporal(field.type) and set(map(type, listed)) <= {int, type(None)}:
+        return pa.array(listed, pa.int64())  # counted in the type's unit, as in an array of NumPy
+    return to_array(listed, field.type)
 
 
 def _shown(numbers: Numbers) -> str:

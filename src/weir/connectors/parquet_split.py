@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from weir.connectors.exact_values import Unfit, cast_exactly, keeps_zone
+from weir.connectors.exact_values import Unfit, cast_exactly, is_kin
 from weir.connectors.file_splits import Split
 from weir.connectors.line_blocks import open_unchanged
 from weir.errors import DataError, SchemaError, StorageUnavailable
@@ -21,21 +21,6 @@ from weir.schema import format_schema, format_type
 
 BATCH_ROWS = 65_536
 READ_BUFFER_BYTES = 1 << 20
-_FAMILIES = (
-    (pa.types.is_integer, pa.types.is_integer),
-    (pa.types.is_integer, pa.types.is_floating),
-    (pa.types.is_floating, pa.types.is_floating),
-    (pa.types.is_decimal, pa.types.is_decimal),
-    (pa.types.is_timestamp, pa.types.is_timestamp),
-    (pa.types.is_date, pa.types.is_date),
-    (pa.types.is_time, pa.types.is_time),
-    (pa.types.is_large_string, pa.types.is_string),
-    (pa.types.is_large_binary, pa.types.is_binary),
-    (pa.types.is_fixed_size_binary, pa.types.is_binary),
-    (pa.types.is_dictionary, pa.types.is_string),
-)
-"""What a column may be in the file, and as what it may be declared; a value that does not fit is a DataError."""
-_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
 class ParquetSplit:
@@ -117,29 +102,11 @@ def check_columns(found: pa.Schema, declared: pa.Schema, where: str) -> None:
         if found.names.count(field.name) > 1:
             raise SchemaError(f"{where}: the file has column {field.name!r} more than once; rename one in the file")
         kind = found.field(field.name).type
-        if not _is_kin(kind, field.type):
+        if not is_kin(kind, field.type):
             raise SchemaError(
                 f"{where}: column {field.name!r} is {format_type(kind)} in the file, "
                 f"and {format_type(field.type)} in the schema; mend the schema"
             )
-
-
-def _is_kin(found: pa.DataType, declared: pa.DataType) -> bool:
-    """Whether a column may be declared like this. What is inside of nested ones keeps to the same rules."""
-    if found == declared:
-        return True
-    if pa.types.is_struct(found) and pa.types.is_struct(declared):
-        kinds = {field.name: field.type for field in found}
-        return all(field.name in kinds and _is_kin(kinds[field.name], field.type) for field in declared)
-    if pa.types.is_map(found) and pa.types.is_map(declared):
-        return _is_kin(found.key_type, declared.key_type) and _is_kin(found.item_type, declared.item_type)
-    if _is_list(found) and _is_list(declared):
-        return _is_kin(found.value_type, declared.value_type)
-    return keeps_zone(found, declared) and any(of(found) and to(declared) for of, to in _FAMILIES)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return any(test(kind) for test in _LISTS)
 
 
 def _open(opened: pa.NativeFile) -> parquet.ParquetFile:

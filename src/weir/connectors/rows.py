@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from weir.connectors.exact_values import cast_exactly, keeps_zone
+from weir.connectors.exact_values import cast_exactly, is_kin, keeps_zone
 from weir.errors import SchemaError
 from weir.schema import format_schema, format_type
 from weir.state.values import NotOfType, to_array
@@ -68,6 +68,11 @@ def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
             raise SchemaError(
                 f"collection: column {field.name!r} of the table holds instants, and timestamp_ntz has no zone; "
                 "declare it timestamp"
+            )
+        if not is_kin(table.field(field.name).type, field.type, made=True):
+            raise SchemaError(
+                f"collection: the table ({format_schema(table.schema)}) cannot become the declared schema "
+                f"({format_schema(schema)}): column {field.name!r} is of another type; cast it before"
             )
     try:
         return cast_exactly(table.select(schema.names), schema)

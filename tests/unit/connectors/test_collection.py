@@ -134,3 +134,22 @@ def test_other_rows_than_those_of_the_checkpoint_are_refused() -> None:
     readers = opened(Collection(range(10), "n long"), parallelism=1)
     with pytest.raises(CheckpointError, match=r"had 10 rows .* has 11 now"):
         opened(Collection(range(11), "n long"), parallelism=1, restored=positions(readers))
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (pa.array([datetime(2024, 1, 1, 23)]), "date"),
+        (pa.array([True]), "long"),
+        (pa.array([{"a": 1}]), "struct<b:long>"),
+        (pa.array([{"a": 1, "b": 2}]), "struct<b:long>"),
+    ],
+)
+def test_a_table_whose_columns_hold_other_things_is_refused(column: pa.Array, kind: str) -> None:
+    with pytest.raises(SchemaError, match=r"cannot become the declared schema .*: column 'x'"):
+        Collection(pa.table({"x": column}), f"x {kind}")
+
+
+def test_numbers_from_1970_are_moments() -> None:
+    (row,) = rows_of(Collection([(5,)], "t timestamp_ntz"))
+    assert row == (datetime(1970, 1, 1, 0, 0, 0, 5),)

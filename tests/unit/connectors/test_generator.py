@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
+import math
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -148,10 +151,74 @@ def test_columns_come_as_batches_arrow_arrays_numpy_arrays_or_lists(columns: Any
 
 
 def test_instants_may_be_given_as_microseconds_or_numpy_times() -> None:
-    for make in (lambda n: {"t": n}, lambda n: {"t": n.astype("datetime64[us]")}):
+    for make in (lambda n: {"t": n}, lambda n: {"t": n.tolist()}, lambda n: {"t": n.astype("datetime64[us]")}):
         batch = reader_of(Generator(3, make, "t timestamp")).poll(10)
         assert batch is not None
         assert batch["t"].cast(pa.int64()).to_pylist() == [0, 1, 2]
+
+
+ZONED = datetime.datetime(2024, 1, 1, 23, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
+
+
+@pytest.mark.parametrize(
+    ("made", "schema"),
+    [
+        ([1.5], "x long"),
+        ([1e300], "x float"),
+        (np.array([1e300]), "x float"),
+        (pa.array([1e300]), "x float"),
+        (np.array([1.5]), "x long"),
+        (np.array([1.5], object), "x long"),
+        ([ZONED], "x timestamp_ntz"),
+        (pa.array([ZONED]), "x timestamp_ntz"),
+        ([ZONED], "x date"),
+        (pa.array([ZONED.replace(tzinfo=None)]), "x date"),
+        (np.array(["2024-01-01T23"], "M8[us]"), "x date"),
+        (np.array(["2024-01-01T00:00:00.000000001"], "M8[ns]"), "x timestamp"),
+        ([None], "x long not null"),
+        (pa.array([None], pa.int64()), "x long not null"),
+        ([True], "x double"),
+        (np.array([True]), "x long"),
+        ([[1.5]], "x array<long>"),
+        (pa.array([[1.5]]), "x array<long>"),
+        (pa.array([{"a": 1}]), "x struct<b:long>"),
+        (pa.array([{"a": 1, "b": 2}]), "x struct<b:long>"),
+        (pa.array(["5"]), "x long"),
+        (pa.array([ZONED]), "x long"),
+    ],
+)
+def test_a_value_that_the_schema_does_not_hold_is_refused_and_not_bent(made: Any, schema: str) -> None:
+    with pytest.raises(SchemaError, match="column 'x'"):
+        reader_of(Generator(1, lambda n: {"x": made}, schema)).poll(1)
+
+
+def test_a_batch_with_nulls_where_there_are_none_is_refused() -> None:
+    schema = pa.schema([pa.field("x", pa.int64(), nullable=False)])
+    batch = pa.RecordBatch.from_arrays([pa.array([None], pa.int64())], schema=schema)
+    with pytest.raises(SchemaError, match="column 'x' is declared not null"):
+        reader_of(Generator(1, lambda n: batch, schema)).poll(1)
+
+
+@pytest.mark.parametrize(
+    ("made", "schema", "kept"),
+    [
+        (np.array([1.0]), "x long", 1),
+        (np.array([1]), "x double", 1.0),
+        (np.array([math.inf]), "x float", math.inf),
+        (np.array(["a"]), "x string", "a"),
+        (np.array(["2024-01-01"], "M8[D]"), "x date", datetime.date(2024, 1, 1)),
+        (np.array([5]), "x decimal(38,0)", 5),
+        (pl.Series(["a"]), "x string", "a"),
+        (pl.Series([[1]]), "x array<long>", [1]),
+        (pa.array(["a"]).dictionary_encode(), "x string", "a"),
+        (pa.array([None]), "x string", None),
+        (({"a": 1},), "x map<string,long>", [("a", 1)]),
+        (range(1), "x long", 0),
+    ],
+)
+def test_arrays_of_a_kindred_type_are_taken(made: Any, schema: str, kept: Any) -> None:
+    batch = reader_of(Generator(1, lambda n: {"x": made}, schema)).poll(1)
+    assert batch is not None and batch["x"].to_pylist() == [kept]
 
 
 def fail(numbers: Any) -> Any:
