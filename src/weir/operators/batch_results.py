@@ -17,9 +17,10 @@ import polars as pl
 import pyarrow as pa
 
 from weir.errors import PlanError, SchemaError
+from weir.operators.pandas_columns import from_pandas
 from weir.operators.polars_bridge import in_flight_type, series_to_arrow, to_polars
 from weir.schema import format_schema
-from weir.state.infinities import array_of
+from weir.state.values import NotOfType
 from weir.state.xxhash64 import Ints
 
 BatchKind: TypeAlias = Literal["arrow", "polars", "pandas"]
@@ -120,11 +121,13 @@ class Results:
         return self._check_nulls(array, field)
 
     def _from_pandas(self, series: Any, field: pa.Field) -> pa.Array:
-        # pandas has no integers with nulls and other such habits: what can be told without loss is taken.
         try:
-            return self._check_nulls(_whole(array_of(series, field.type, from_pandas=True)), field)
+            array = from_pandas(series, field.type)
+        except NotOfType as problem:
+            raise self._misfit(f"column {field.name!r} with {problem.found}: {problem.reason}") from None
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             raise self._misfit(f"column {field.name!r} of dtype {series.dtype}: {error}") from None
+        return self._check_nulls(array, field)
 
     def _check_type(self, found: pa.DataType, field: pa.Field) -> None:
         if found != self._in_flight[field.name] and not pa.types.is_null(found):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import math
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +19,7 @@ from tests.unit.operators.running import rows, run
 from weir.errors import PlanError, SchemaError, UserCodeError
 from weir.operators.batches import MapBatches
 
+DAY = datetime.date(2024, 1, 1)
 BATCH = pa.record_batch({"a": [1, 2, 3], "s": ["x", "y", None]})
 SAME = "a long, s string"
 
@@ -98,6 +102,97 @@ def test_pandas_doubles_do_not_become_infinite_floats() -> None:
     spec = MapBatches(lambda frame: frame.assign(x=[1e300, 0.5, math.inf])[["x"]], "x float", "pandas")
     with pytest.raises(SchemaError, match="too large for a float"):
         run(spec, BATCH)
+
+
+def returned(column: Any, kind: str) -> list[Any]:
+    """What becomes of a column of a pandas frame that a function returns."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"x": column(pandas) if callable(column) else column})
+    return [row[0] for row in rows(run(MapBatches(lambda given: frame, f"x {kind}", "pandas"), BATCH))]
+
+
+ZONED = datetime.datetime(2024, 1, 1, 12, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (lambda pandas: pandas.Series([1.5], dtype=object), "long"),
+        (lambda pandas: pandas.Series([True], dtype=object), "long"),
+        (lambda pandas: pandas.Series([ZONED], dtype=object), "timestamp_ntz"),
+        (lambda pandas: pandas.Series([ZONED.replace(tzinfo=None)], dtype=object), "date"),
+        (lambda pandas: pandas.to_datetime(["2024-01-01 23:59"]), "date"),
+        (lambda pandas: pandas.to_datetime(["2024-01-01 12:00+02:00"]), "timestamp_ntz"),
+        (lambda pandas: pandas.to_datetime(["2024-01-01 12:00+02:00"]), "date"),
+        (lambda pandas: pandas.to_datetime(["2024-01-01T12:00:00.123456789Z"]), "timestamp"),
+        (lambda pandas: pandas.to_datetime(["2024-01-01"]), "long"),
+        (lambda pandas: pandas.to_timedelta(["1s"]), "long"),
+        ([[1.5, 2.7]], "array<long>"),
+        ([np.array([1.5])], "array<long>"),
+        ([{"a": 1.5}], "struct<a:long>"),
+        ([{"b": 1}], "struct<a:long>"),
+        ([[ZONED]], "array<timestamp_ntz>"),
+        ([np.array(["2024-01-01T00:00:00.000000001"], "M8[ns]")], "array<timestamp>"),
+        ([True], "long"),
+        ([True], "double"),
+        ([1.5], "long"),
+        ([2**53 + 1], "double"),
+        ([300], "tinyint"),
+        ([b"ab"], "string"),
+        (["ab"], "array<string>"),
+        ([5], "string"),
+    ],
+)
+def test_values_of_pandas_are_refused_and_not_bent(column: Any, kind: str) -> None:
+    with pytest.raises(SchemaError, match="column 'x'"):
+        returned(column, kind)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "kept"),
+    [
+        ([1.0, math.nan], "long", [1, None]),
+        ([0.5, math.nan], "double", [0.5, None]),
+        (lambda pandas: pandas.Series([1, pandas.NA, math.nan], dtype=object), "long", [1, None, None]),
+        (lambda pandas: pandas.Series([1, None], dtype="Int64"), "int", [1, None]),
+        (lambda pandas: pandas.Series(["a", None]).astype("category"), "string", ["a", None]),
+        (lambda pandas: pandas.to_datetime(["2024-01-01", None]).astype("M8[ns]"), "date", [DAY, None]),
+        (lambda pandas: pandas.to_datetime([ZONED]).astype("M8[ns, UTC]"), "timestamp", [ZONED]),
+        (lambda pandas: [pandas.Timestamp(ZONED), pandas.NaT], "timestamp", [ZONED, None]),
+        (lambda pandas: [[1, pandas.NA, math.nan]], "array<long>", [[1, None, None]]),
+        ([np.array([1.0, math.nan])], "array<long>", [[1, None]]),
+        ([np.array(["2024-01-01"], "M8[ns]")], "array<timestamp_ntz>", [[datetime.datetime(2024, 1, 1)]]),
+        ([[("a", math.nan)]], "map<string,long>", [[("a", None)]]),
+    ],
+)
+def test_what_pandas_cannot_say_otherwise_is_taken_where_nothing_is_lost(column: Any, kind: str, kept: Any) -> None:
+    assert returned(column, kind) == kept
+
+
+def test_what_a_pandas_function_is_given_it_may_return() -> None:
+    pytest.importorskip("pandas")
+    columns = {
+        "a": pa.array([1, None]),
+        "d": pa.array([DAY, None]),
+        "n": pa.array([decimal.Decimal("1.5"), None], pa.decimal128(5, 2)),
+        "l": pa.array([[1, None], None]),
+        "deep": pa.array([[[1, None], None], None]),
+        "m": pa.array([[("a", [1, None]), ("b", None)], None], pa.map_(pa.string(), pa.list_(pa.int64()))),
+        "s": pa.array([{"a": 1, "b": [1.5, None]}, {"a": None, "b": None}]),
+        "t": pa.array([ZONED, None], pa.timestamp("us", "UTC")),
+        "ms": pa.array([ZONED, None], pa.timestamp("ms", "Europe/Berlin")),
+        "ts": pa.array([[ZONED, None], None], pa.list_(pa.timestamp("us", "UTC"))),
+        "b": pa.array([b"x", None]),
+        "flag": pa.array([True, None]),
+        "flags": pa.array([[True, None], None]),
+        "words": pa.array([["é", None], None]),
+        "time": pa.array([datetime.time(1), None]),
+        "wait": pa.array([datetime.timedelta(1), None], pa.duration("ms")),
+        "x": pa.array([1.5, None], pa.float32()),
+    }
+    batch = pa.record_batch(columns)
+    (found,) = run(MapBatches(lambda frame: frame, batch.schema, "pandas"), batch)
+    assert found.equals(batch)
 
 
 def test_missing_pandas_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
