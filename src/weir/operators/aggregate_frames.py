@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from weir.errors import DataError
 from weir.operators.aggregate_kernels import Kernel
+from weir.operators.checked_groups import GroupChecks
 from weir.operators.polars_bridge import series_to_arrow
 from weir.state.growing import grown
 from weir.state.xxhash64 import Ints
@@ -41,8 +42,16 @@ _GARBAGE_ROWS_MIN = 4_096
 class FrameKernel(Kernel):
     """An aggregate whose accumulators are merged by Polars expressions over the rows of a slot."""
 
-    def __init__(self, fields: Sequence[pa.Field], merge: Mapping[str, pl.Expr], sums_of: str | None = None) -> None:
-        """`sums_of`: the output whose accumulators are sums; wide decimals among them are checked for overflow."""
+    def __init__(
+        self,
+        fields: Sequence[pa.Field],
+        merge: Mapping[str, pl.Expr],
+        sums_of: str | None = None,
+        checks: GroupChecks | None = None,
+    ) -> None:
+        """`sums_of`: the output whose accumulators are sums; wide decimals among them are checked for overflow.
+        `checks`: of the integers of other expressions."""
+        self._checks = checks
         self._fields = list(fields)
         self._merge = [expression.alias(name) for name, expression in merge.items()]
         self._sums_of = sums_of
@@ -84,6 +93,8 @@ class FrameKernel(Kernel):
             incoming = pl.concat([stored, incoming])
         for number in self._sums:
             self._check_sums(number, accumulators[number], incoming)
+        if self._checks is not None:
+            self._checks.run(incoming, SLOT)
         merged = self._merged(incoming)
         self._grow(count)
         touched = merged.get_column(SLOT).to_numpy()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import polars as pl
@@ -17,8 +18,12 @@ from weir.errors import SchemaError
 from weir.operators.aggregate_base import Aggregate
 from weir.operators.aggregate_frames import SLOT, FrameKernel
 from weir.operators.aggregate_kernels import Kernel
+from weir.operators.checked_arithmetic import checks_of
+from weir.operators.checked_groups import GroupChecks
 from weir.operators.polars_bridge import arrow_schema, series_to_arrow, to_polars
 from weir.state.xxhash64 import Ints
+
+_CHECKS_KEPT_MAX = 64
 
 
 def aggregate(
@@ -85,19 +90,31 @@ class CustomAggregate(Aggregate):
         return [array.take(order) for array in arrays]
 
     def lift_grouped(self, batch: pa.RecordBatch, slots: Ints) -> tuple[Ints, list[pa.Array]]:
-        frame = _grouped(to_polars(batch).with_columns(pl.Series(SLOT, slots)), self.partial)
+        rows = to_polars(batch).with_columns(pl.Series(SLOT, slots))
+        _checks_of(self, batch.schema).run(rows, SLOT)
+        frame = _grouped(rows, self.partial)
         widened = _widened(frame.drop(SLOT))
         fields = arrow_schema(widened)
         arrays = [series_to_arrow(widened.get_column(field.name), field.type) for field in fields]
         return frame.get_column(SLOT).to_numpy(), arrays
 
     def kernel(self, input_schema: pa.Schema, name: str) -> Kernel:
-        return FrameKernel(self.accumulators(input_schema), {key: self.merge[key] for key in self.partial})
+        fields = self.accumulators(input_schema)
+        merge = {key: self.merge[key] for key in self.partial}
+        return FrameKernel(fields, merge, checks=GroupChecks(list(merge.values()), pa.schema(fields)))
 
     def final(self, accumulators: Sequence[pa.Array]) -> pa.Array:
         columns = [pl.Series(name, array) for name, array in zip(self.partial, accumulators, strict=True)]
-        frame = pl.DataFrame(columns).select(self.finish.alias("value"))
+        frame = pl.DataFrame(columns)
+        schema = pa.schema([(name, array.type) for name, array in zip(self.partial, accumulators, strict=True)])
+        checks_of([self.finish], schema).run(frame)
+        frame = frame.select(self.finish.alias("value"))
         return series_to_arrow(frame.get_column("value"), arrow_schema(frame.clear()).field("value").type)
+
+
+@lru_cache(maxsize=_CHECKS_KEPT_MAX)
+def _checks_of(aggregate: CustomAggregate, schema: pa.Schema) -> GroupChecks:
+    return GroupChecks(list(aggregate.partial.values()), schema)
 
 
 def _grouped(frame: pl.DataFrame, expressions: Mapping[str, pl.Expr]) -> pl.DataFrame:
