@@ -237,7 +237,9 @@ def test_rows_in_errors_can_be_hidden_and_never_reach_spark() -> None:
             "not a row of (name string)",
         ),
         (
-            lambda stream: stream.map_batches(lambda frame: frame, "name long", kind="pandas", uid="lookup"),
+            lambda stream: stream.map_batches(
+                lambda frame: frame.astype(object), "name long", kind="pandas", uid="lookup"
+            ),
             "expected a result with (name bigint)",
         ),
         (lambda stream: stream.select(n=pl.col("name").cast(pl.Int64), uid="lookup"), "lookup"),
@@ -252,6 +254,17 @@ def test_rows_in_errors_about_results_are_hidden_too(fail: Callable[[Any], Any],
     assert CANARY in for_driver(caught.value, show_rows=True)
     hidden = for_driver(caught.value, show_rows=False)
     assert CANARY not in hidden and "lookup" in hidden and expected in hidden and "show_rows" in hidden
+
+
+def test_what_a_generator_has_made_is_hidden_too() -> None:
+    from weir.testing import collect_local
+
+    stream = weir.Environment().generate(1, lambda numbers: {"name": [CANARY]}, "name long", uid="made")
+    with pytest.raises(WeirError) as caught:
+        collect_local(stream)
+    assert CANARY in for_driver(caught.value, show_rows=True)
+    hidden = for_driver(caught.value, show_rows=False)
+    assert CANARY not in hidden and "does not fit its schema (name bigint)" in hidden and "show_rows" in hidden
 
 
 def test_an_error_of_which_nobody_knows_whether_it_holds_rows_is_told_by_its_kind_and_its_lines() -> None:

@@ -187,10 +187,11 @@ class _GeneratorReader(SourceReader):
             raise self._mismatch(f"it returned columns that do not fit together: {error}") from error
 
     def _mismatch(self, found: str) -> SchemaError:
-        return SchemaError(
+        text = (
             f"source {self._context.name!r} (uid {self._context.uid!r}): the generator's function does not fit its "
-            f"schema ({format_schema(self._generator.schema)}): {found}"
+            f"schema ({format_schema(self._generator.schema)})"
         )
+        return SchemaError(f"{text}: {found}", without_rows=text)
 
 
 def _array(values: Any, field: pa.Field, mismatch: Callable[[str], SchemaError]) -> pa.Array:
