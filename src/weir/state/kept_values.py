@@ -192,15 +192,17 @@ def _list_check(kind: pa.DataType) -> Check:
     keeps_dtype = _dtype_test(kind.value_type)
 
     def items_of(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            if value.dtype.kind in "mM" and not keeps_dtype(value.dtype):  # Arrow mistakes the unit
+                raise Bent(value, kind, f"an array of {value.dtype} is no {kind}; use astype")
+            return () if keeps_dtype(value.dtype) else list(value)
+        if isinstance(value, (list, tuple)):
+            return value
         if isinstance(value, _TEXTS):
             raise Bent(value, kind, "it is no list; write [value] for a list of one")
         if isinstance(value, Mapping) or not hasattr(value, "__iter__") or hasattr(value, "__next__"):
             raise Bent(value, kind)
-        if not isinstance(value, np.ndarray):
-            return value if isinstance(value, (list, tuple)) else list(value)
-        if value.dtype.kind in "mM" and not keeps_dtype(value.dtype):
-            raise Bent(value, kind, f"an array of {value.dtype} is no {kind}; use astype")  # Arrow mistakes the unit
-        return () if keeps_dtype(value.dtype) else list(value)
+        return list(value)
 
     def check(values: Iterable[Any]) -> None:
         if not _types_of(values) <= {list, tuple, _NONE}:
