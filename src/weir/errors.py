@@ -20,52 +20,15 @@
 
 Each error has a stable `code`, survives pickling, and its message names the
 operator, what was found, what was expected and what to do. No message shows the
-credentials in a URI.
+credentials in a URI, or is longer than texts.MESSAGE_CHARACTERS_MAX.
 """
 
 from __future__ import annotations
 
-import os
-import re
 from typing import Any
 
-_LOCATION = re.compile(r"([A-Za-z][\w+.-]*)(://)(\S*)")
-_PORT = re.compile(r"[^/@]*:\d+/")
-_HAVE_PORTS = ("hdfs", "viewfs", "http", "https")
-_HAVE_CONTAINERS = ("abfs", "abfss")
-
-_INNER = re.compile(r"([?&;][^\s=&]*=[^\s&]*?(?::|%3A)(?:/|%2F){2})[^\s&]*(@|%40)", re.IGNORECASE)
-"""An option that is a URI itself, such as a proxy, and who opens that."""
-
-_SECRET = "secret|passw|pwd|token|credential|key|sig|auth|sas|bearer|service_account"
-_OPTION = re.compile(
-    rf"""([?&;][^\s'"=&]*(?:{_SECRET})[^\s'"=&]*=)(?:{{.*}}|[^\s&]+?(?=['")\],.:]*(?:[\s&]|$)))""",
-    re.IGNORECASE | re.DOTALL,
-)
-"""Options whose names look as if nobody should see their values."""
-
-
-def shown(text: str | os.PathLike[str]) -> str:
-    """A location, or a text with locations in it, for others to read: without credentials.
-
-    >>> shown("s3://AKIA:secret@bucket/out?region=eu-west-1&secret_key=abc")
-    's3://…@bucket/out?region=eu-west-1&secret_key=…'
-    """
-    return _OPTION.sub(r"\1…", _INNER.sub(r"\1…\2", _LOCATION.sub(_without_user, os.fspath(text))))
-
-
-def _without_user(location: re.Match[str]) -> str:
-    """All before the last @ is who opens it: a secret may hold what ought to be written %2F, %40 or %3F."""
-    scheme, mark, rest = location.groups()
-    place, question, options = rest.partition("?")
-    if "@" not in place and ":" in place.partition("/")[0]:
-        place, question, options = rest, "", ""
-    user, at, host = place.rpartition("@")
-    if scheme.lower() in _HAVE_PORTS and _PORT.match(place):
-        return location[0]
-    if not at or (":" not in user and ("/" in user or scheme.lower() in _HAVE_CONTAINERS)):
-        return location[0]
-    return f"{scheme}{mark}…@{host}{question}{options}"
+from weir.texts import shown as shown
+from weir.texts import told as told
 
 
 class WeirError(Exception):
@@ -74,7 +37,7 @@ class WeirError(Exception):
     code = "WEIR"
 
     def __init__(self, message: str, **details: Any) -> None:
-        self.message = shown(message)
+        self.message = told(message)
         super().__init__(self.message)
         self.details = details
 

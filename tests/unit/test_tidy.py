@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "weir"
 
-LADDER = ("version", "errors", "ids", "config", "snapshot", "schema", "state", "operators", "graph", "runtime")
+LADDER = ("version", "texts", "errors", "ids", "config", "snapshot", "schema", "state", "operators", "graph", "runtime")
 LADDER += ("connectors", "api", "service", "testing", "__main__")
 """Each may import from itself and from those to its left, in any form: at the top, in a function, for types only."""
 

@@ -20,6 +20,7 @@ from weir.connectors.text_types import plain_type, text_problem
 from weir.errors import DataError, SchemaError
 from weir.schema import format_schema, format_type
 from weir.state.infinities import infinite_count
+from weir.state.values import shown
 
 _HAS_ZONE = r"[T ].*(Z|[+-]\d{2}(:?\d{2})?)$"
 """All forms that Arrow takes; a date alone has no zone, though it ends like one."""
@@ -114,7 +115,7 @@ class CsvParser(LineParser):
 def _refuse(texts: pa.ChunkedArray, wrong: pa.ChunkedArray, name: str, problem: str) -> None:
     found = texts.filter(wrong)
     if len(found):
-        raise ValueError(f"column {name!r}: {found[0].as_py()!r} {problem}")
+        raise ValueError(f"column {name!r}: {shown(found[0].as_py())} {problem}")
 
 
 def _instants_of(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

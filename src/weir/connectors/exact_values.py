@@ -16,6 +16,8 @@ import pyarrow.compute as compute
 
 from weir.schema import format_type
 from weir.state.infinities import as_list, has_floats, infinite_count
+from weir.state.values import shown
+from weir.texts import quoted
 
 Flags: TypeAlias = "npt.NDArray[np.bool_]"
 
@@ -71,10 +73,12 @@ def cast_column(column: pa.ChunkedArray | pa.Array, field: pa.Field) -> pa.Chunk
     except pa.ArrowException as error:
         row = _first_row(column, kind)
         value = column[row].as_py() if row < len(column) else None
-        raise Unfit(field.name, row, f"has {value!r}, which does not fit into {format_type(kind)} ({error})") from error
+        raise Unfit(
+            field.name, row, f"has {shown(value)}, which does not fit into {format_type(kind)} ({quoted(str(error))})"
+        ) from error
     if cast.type != column.type and infinite_count(cast) != infinite_count(column):
         row = _first_infinite(column, cast)
-        raise Unfit(field.name, row, f"has {column[row].as_py()!r}, which does not fit into {format_type(kind)}")
+        raise Unfit(field.name, row, f"has {shown(column[row].as_py())}, which does not fit into {format_type(kind)}")
     if cast.null_count and not field.nullable:
         row = cast.is_null().index(True).as_py()
         raise Unfit(field.name, row, "is declared not null, and has no value")

@@ -14,6 +14,7 @@ from weir.connectors.exact_values import cast_exactly, is_kin, keeps_zone
 from weir.errors import SchemaError
 from weir.schema import format_schema, format_type
 from weir.state.values import NotOfType, to_array
+from weir.texts import quoted
 
 _SHOWN_CHARACTERS_MAX = 120
 _ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError)
@@ -171,4 +172,4 @@ def _shown(value: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARACTERS_MAX else text[:_SHOWN_CHARACTERS_MAX] + "…"
+    return quoted(text, _SHOWN_CHARACTERS_MAX)

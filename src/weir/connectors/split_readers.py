@@ -28,9 +28,12 @@ from weir.errors import DataError
 from weir.runtime.storage import ReadableStorage, open_storage
 from weir.runtime.storage_retry import DEFAULT_PATIENCE, Patience
 from weir.schema import format_schema
+from weir.texts import quoted
 
 OnError = Literal["fail", "skip", "side_file"]
 CONTENT_SHOWN_MAX = 200
+CAUSE_SHOWN_MAX = 500
+"""Most characters of a malformed line, and of what is wrong with it, that go into an error."""
 
 
 @dataclass(frozen=True)
@@ -177,12 +180,12 @@ class _LineReader(SplitReader):
 
     def _fail(self, line: Malformed, block: LineBlock, header_bytes: int) -> NoReturn:
         content = line.content.decode("utf-8", "backslashreplace")
-        shown = content if len(content) <= CONTENT_SHOWN_MAX else content[:CONTENT_SHOWN_MAX] + "…"
         format = format_of(self._split.file, self._reading.format)
         before = count_lines(self._reading.storage, self._split.file, block.offset + header_bytes + line.start)
         place = f"{self._where}, line {before + 1}: cannot be read as {format}"
         raise DataError(
-            f"{place} ({format_schema(self._reading.schema)}): {line.cause}. Found: {shown!r}. "
+            f"{place} ({format_schema(self._reading.schema)}): {quoted(line.cause, CAUSE_SHOWN_MAX)}. "
+            f"Found: {quoted(content, CONTENT_SHOWN_MAX)!r}. "
             f"Mend the line, or go on without it: Files(on_error='side_file', "
             f"side_file=directory) puts such lines there, on_error='skip' drops them",
             without_rows=place,
@@ -194,7 +197,7 @@ class _LineReader(SplitReader):
             {
                 "file": self._split.file,
                 "offset": block.offset + header_bytes + line.start,
-                "error": line.cause,
+                "error": quoted(line.cause, CAUSE_SHOWN_MAX),
                 "content": line.content.decode("utf-8", "backslashreplace"),
             }
             for line in malformed

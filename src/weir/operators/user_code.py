@@ -17,6 +17,7 @@ import polars
 from weir.errors import UserCodeError
 from weir.operators.base import OperatorContext
 from weir.state.values import shown
+from weir.texts import QUOTED_CHARACTERS_MAX, quoted
 
 _PACKAGE = PurePath(__file__).parent.parent
 _HIDDEN = (
@@ -55,7 +56,7 @@ def user_code_error(
         given += f"\n  row: {details['row']}"
     what = f" in {doing}" if doing else ""
     label = f"{operator_label(context)} failed{what}: {type(error).__name__}"
-    message = f"{label}: {error}{given}"
+    message = f"{label}: {quoted(str(error))}{given}"
     details["without_rows"] = "\n".join((label, *user_frames(error)))
     report = user_traceback(error)
     return UserCodeError(f"{message}\n{report}" if report else message, **details)
@@ -69,7 +70,8 @@ def user_traceback(error: BaseException) -> str:
         frames = [frame for frame in part.stack if not frame.filename.startswith(_HIDDEN)]
         part.stack = traceback.StackSummary.from_list(frames)
         theirs += len(frames)
-    return "".join(report.format()).rstrip() if theirs else ""
+    # Each line by itself, so that a long message leaves room for the frames.
+    return "".join(map(_line, report.format())).rstrip() if theirs else ""
 
 
 def user_frames(error: BaseException) -> list[str]:
@@ -77,6 +79,10 @@ def user_frames(error: BaseException) -> list[str]:
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith(_HIDDEN)]
     return [line.rstrip() for line in traceback.format_list(theirs)]
+
+
+def _line(text: str) -> str:
+    return text if len(text) <= QUOTED_CHARACTERS_MAX else f"{quoted(text)}\n"
 
 
 def _chain(report: traceback.TracebackException | None) -> Iterator[traceback.TracebackException]:

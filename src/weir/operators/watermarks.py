@@ -26,6 +26,7 @@ from weir.operators.user_code import operator_label, user_code_error
 from weir.snapshot.elements import StreamIdle, Watermark
 from weir.snapshot.watermark_groups import limit_us
 from weir.snapshot.watermarks import NEVER_US
+from weir.state.values import shown
 
 TIME = pa.timestamp("us")
 ONLY = ""
@@ -158,15 +159,15 @@ class AssigningWatermarks(Operator):
         split = self._known(self._split)
         column = batch.column(self._strategy.column)
         if column.null_count:
-            row = column.is_null().index(True).as_py()
+            row = shown(batch.slice(column.is_null().index(True).as_py(), 1).to_pylist()[0])
             raise DataError(
-                f"{self._label}: row {batch.slice(row, 1).to_pylist()[0]} has no time in {self._strategy.column!r}; "
+                f"{self._label}: row {row} has no time in {self._strategy.column!r}; "
                 "leave such rows out before with filter(), or give them a time"
             )
         try:
             split.observe(batch, times_us(column))
         except _TooFar as jump:
-            row = batch.slice(jump.row, 1).to_pylist()[0]
+            row = shown(batch.slice(jump.row, 1).to_pylist()[0])
             raise DataError(
                 f"{self._label}: row {row} is {jump.ahead_us / 1e6:.0f} s ahead of the latest before it, more than "
                 f"the {(self._strategy.jump_max_us or 0) / 1e6:.0f} s of jump_max; a wrong time would close every "

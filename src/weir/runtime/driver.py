@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from weir.config import JobConfig, duration_ms
-from weir.errors import JobError, OwnershipError, ProtocolViolation, StorageFull, code_of, shown
+from weir.errors import JobError, OwnershipError, ProtocolViolation, StorageFull, code_of, told
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId, TaskIndex
 from weir.runtime import phases
@@ -283,7 +283,7 @@ class Driver:
         """An attempt of a region has failed, or could not be claimed; None: the job as a whole."""
         if self._leaving or self._ended or (region is not None and isinstance(region.phase, phases.Stopping)):
             return  # It is known.
-        error, now_ms = shown(error), self._clock.now_ms()
+        error, now_ms = told(error), self._clock.now_ms()
         verdict = Verdict(Outcome.FAILED, error)
         # Sources that have ended, or wait behind a barrier, cannot go on by themselves: then all begin again.
         is_whole = region is None or self._coordinator.is_ending

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import traceback
 
-from weir.errors import CheckpointError, ConfigError, OwnershipError, Unavailable, WeirError, shown
+from weir.errors import CheckpointError, ConfigError, OwnershipError, Unavailable, WeirError
+from weir.texts import told
 
 HIDDEN = "(rows, keys and messages are not shown: Settings.show_rows is False)"
 
@@ -20,10 +21,10 @@ _WITHOUT_ROWS = (Unavailable, ConfigError, CheckpointError, OwnershipError)
 def for_driver(error: BaseException, *, show_rows: bool) -> str:
     """The whole story; without what may hold values of rows, unless they may be shown."""
     if show_rows or isinstance(error, _WITHOUT_ROWS):
-        return str(error) if isinstance(error, WeirError) else shown("".join(traceback.format_exception(error)))
+        return str(error) if isinstance(error, WeirError) else told("".join(traceback.format_exception(error)))
     if isinstance(error, WeirError) and "without_rows" in error.details:
-        return f"{shown(error.details['without_rows'])} {HIDDEN}"
-    return f"{type(error).__name__} {HIDDEN}\n{''.join(traceback.format_tb(error.__traceback__)).rstrip()}"
+        return f"{told(error.details['without_rows'])} {HIDDEN}"
+    return told(f"{type(error).__name__} {HIDDEN}\n{''.join(traceback.format_tb(error.__traceback__)).rstrip()}")
 
 
 def for_spark(error: BaseException, who: str) -> BaseException:

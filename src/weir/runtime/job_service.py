@@ -25,6 +25,7 @@ from weir.runtime.registry import JobEntry, register, this_host, unregister
 from weir.runtime.requests import HELLO, Answers, Head
 from weir.runtime.wire import FrameServer, Handlers, Refused
 from weir.snapshot.history import CheckpointRecord
+from weir.texts import told
 
 if TYPE_CHECKING:
     from weir.runtime.job import Job
@@ -89,7 +90,7 @@ class JobService:
         except WeirError as error:
             return {"error": error.code, "message": str(error)}, b""
         except Exception as error:
-            return {"error": type(error).__name__, "message": str(error) or repr(error)}, b""
+            return {"error": type(error).__name__, "message": told(str(error) or repr(error))}, b""
 
     def _status(self, request: dict[str, Any]) -> Any:
         metrics = self._job.metrics()

@@ -19,6 +19,7 @@ from weir.runtime.connection import Frame
 from weir.runtime.lines import Lines
 from weir.runtime.ports import Storage
 from weir.runtime.requests import Head, Requester
+from weir.texts import told
 
 CALL_TIMEOUT_S = 60.0
 
@@ -42,7 +43,7 @@ class StorageService:
             name = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _ERRORS), None)
             if name is None:
                 name = "StorageUnavailable" if isinstance(error, OSError) else "ProtocolViolation"
-            return {"error": name, "message": str(error) or repr(error)}, b""
+            return {"error": name, "message": told(str(error) or repr(error))}, b""
 
     def _perform(self, request: dict[str, Any], data: pa.Buffer) -> tuple[Head, Frame]:
         call, path, storage = request["call"], request["path"], self._storage

@@ -27,6 +27,7 @@ from weir.errors import DataError, ProtocolViolation, TaskLost
 from weir.runtime.connection import Connection, Frame
 from weir.runtime.lines import Lines
 from weir.runtime.wire import CONNECT_TIMEOUT_S, Handlers, connect
+from weir.texts import told
 
 _LOG = logging.getLogger(__name__)
 
@@ -204,7 +205,7 @@ class _AnsweringLine:
             answer = self._answers.answered(body)
         except Exception as error:
             _LOG.exception("a request could not be answered")
-            answer = _body({"error": type(error).__name__, "message": str(error) or repr(error)}, b"", 1 << 20)
+            answer = _body({"error": type(error).__name__, "message": told(str(error) or repr(error))}, b"", 1 << 20)
         with self._lock:
             self._asked -= 1
         for piece in _pieces(_ANSWER, number, answer):

@@ -153,7 +153,7 @@ def _local_path(text: str) -> str:
     uri = urlsplit(text)
     if uri.netloc not in ("", "localhost"):
         raise ConfigError(
-            f"storage location {shown(text)!r}: {uri.netloc!r} would be a host, and files are local; write "
+            f"storage location {shown(text)!r}: what follows file:// would be a host, and files are local; write "
             f"file:///directory, or a path"
         )
     return url2pathname(uri.path)

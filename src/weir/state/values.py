@@ -18,6 +18,7 @@ from weir.errors import DataError
 from weir.schema import format_type
 from weir.state.infinities import array_of
 from weir.state.kept_values import Bent, check_of, with_dicts
+from weir.texts import quoted
 
 SHOWN_CHARACTERS_MAX = 500
 """Most characters of a value that go into an error message."""
@@ -55,7 +56,7 @@ def shown(value: Any) -> str:
         text = repr(value)
     except Exception as error:
         return f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"
-    return text if len(text) <= SHOWN_CHARACTERS_MAX else text[:SHOWN_CHARACTERS_MAX] + "…"
+    return quoted(text, SHOWN_CHARACTERS_MAX)
 
 
 # --- Arrow to Python ---
