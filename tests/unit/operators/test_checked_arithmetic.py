@@ -25,9 +25,9 @@ A, B, SHORT = pl.col("a"), pl.col("b"), pl.col("i")
 SCHEMA = pa.schema({"a": pa.int64(), "b": pa.int64(), "i": pa.int32(), "x": pa.float64(), "l": pa.list_(pa.int64())})
 
 
-def batch(*rows: tuple[Any, Any, Any]) -> pa.RecordBatch:
+def batch(*rows: tuple[Any, Any, Any], element: int = MAX) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(
-        [{"a": a, "b": b, "i": i, "x": 0.5, "l": [MAX]} for a, b, i in rows], schema=SCHEMA
+        [{"a": a, "b": b, "i": i, "x": 0.5, "l": [None, element]} for a, b, i in rows], schema=SCHEMA
     )
 
 
@@ -62,6 +62,21 @@ def batch(*rows: tuple[Any, Any, Any]) -> pa.RecordBatch:
         (((A * B > 0) | (B == 3)).cast(pl.Int64), (MAX, 2, 0)),
         (((A * B > 0) & (A * B + 1 > 0)).cast(pl.Int64), (MAX, 2, 0)),
         ((A * B) & 1, (MAX, 2, 0)),
+        (((A * B > 0) ^ (B == 2)).cast(pl.Int64), (MAX, 2, 0)),
+        ((A * B).is_between(0, 10).cast(pl.Int64), (MAX, 2, 0)),
+        ((A * B).eq_missing(3).cast(pl.Int64), (MAX, 2, 0)),
+        ((A * B).fill_null(0), (MAX, 2, 0)),
+        ((A * B).clip(0, 10), (MAX, 2, 0)),
+        (pl.coalesce(A * B, 0), (MAX, 2, 0)),
+        (pl.coalesce(pl.when(B < 2).then(B), A * B, 0), (MAX, 2, 0)),
+        (pl.max_horizontal(A * B, 0), (MAX, 2, 0)),
+        (pl.all_horizontal(A * B > 0, B == 2).cast(pl.Int64), (MAX, 2, 0)),
+        (pl.any_horizontal(B == 3, A * B > 0).cast(pl.Int64), (MAX, 2, 0)),
+        (pl.sum_horizontal("a", "b"), (MAX, 2, 0)),
+        (pl.sum_horizontal("a", "b", ignore_nulls=False), (MAX, 2, 0)),
+        (A + (B == 2), (MAX, 2, 0)),
+        ((pl.col("l") * B).list.len().cast(pl.Int64), (1, 2, 0)),
+        ((pl.col("l") + pl.col("l")).list.first().fill_null(0) % 5, (1, 2, 0)),
     ],
 )
 def test_an_operation_that_leaves_its_type_is_an_error_with_its_operands(expression: pl.Expr, row: Any) -> None:
@@ -72,7 +87,7 @@ def test_an_operation_that_leaves_its_type_is_an_error_with_its_operands(express
         run(Select([expression.alias("out")]), batch(row))
     with pytest.raises(DataError, match="is beyond the range"):
         run(Filter(expression > 3), batch(*rows))
-    assert run(WithColumns([expression.alias("out")]), batch((1, 1, 1)))
+    assert run(WithColumns([expression.alias("out")]), batch((1, 1, 1), element=1))
 
 
 def test_operands_that_are_large_apart_are_computed_once_more_and_pass() -> None:
@@ -108,6 +123,31 @@ def test_sides_that_guard_each_other_in_different_rows_pass() -> None:
     both = (A < 10) & (A * 2 < 10) & (B < 10) & (B * 2 < 10)
     assert run(Filter(both), low) == []
     assert run(Filter((A * 2 > 5) & (A < 10) | (B * 2 > 5) & (B < 10)), batch((1, 1, 0), (MAX, MAX, 0))) == []
+
+
+def test_what_is_not_picked_does_not_count() -> None:
+    rows = batch((MAX, 2, 0), (5, 3, 0), (None, 4, 0))
+    for expression, expected in (
+        (pl.coalesce(A, A * B), [MAX, 5, None]),
+        (A.fill_null(A * B), [MAX, 5, None]),
+        (pl.coalesce(A.clip(0, 9), pl.when(A > 9).then(A * B)), [9, 5, None]),
+        (pl.all_horizontal(B > 2, A * B > 0, B > 0).cast(pl.Int64), [0, 1, None]),
+        (pl.any_horizontal(A * B > 100, B == 2).cast(pl.Int64), [1, 0, None]),
+        (pl.sum_horizontal("a", -B, "b"), [MAX, 5, 0]),
+        (A + (B > 2), [MAX, 6, None]),
+    ):
+        (found,) = run(Select([expression.alias("out")]), rows)
+        assert found.column("out").to_pylist() == expected
+
+
+def test_the_operands_are_those_of_the_first_row_that_counts() -> None:
+    rows = batch((MAX, 1, 0), (MAX, 3, 0), (MAX, 4, 0))
+    with pytest.raises(DataError, match=rf"{MAX} \* 3 is beyond"):
+        run(Select([pl.when(B < 2).then(0).otherwise(A * B).alias("out")]), rows)
+    with pytest.raises(DataError, match=rf"sum_horizontal\({MAX}, 4\) is beyond"):
+        run(Filter((B > 3) & (pl.sum_horizontal("a", "b") > 0)), rows)
+    with pytest.raises(DataError, match=rf"{MAX} \+ 3 is beyond"):
+        run(Select([((pl.col("l") + B).alias("out"))]), rows.slice(1))
 
 
 def test_powers_within_their_type_are_what_python_says() -> None:
