@@ -19,6 +19,7 @@ import stat
 import tempfile
 import time
 import uuid
+import warnings
 from contextlib import suppress
 from urllib.parse import quote
 
@@ -30,6 +31,8 @@ COPIES = "copies"
 
 COPIES_KEPT_S = 24 * 3_600.0
 """How long copies of state files are kept where nobody of their run is: it may only be between two attempts."""
+
+_SET_TMPDIR = "Set the environment variable TMPDIR to a directory of yours"
 
 TRIES_MAX = 100
 """How often a lock is taken anew whose file was removed meanwhile."""
@@ -143,18 +146,28 @@ class TemporaryPlace:
 
     def __init__(self, what: str) -> None:
         """`what`: the beginning of its name."""
-        self._top = os.path.join(base_directory(), f"{quote(what, safe='')}-{uuid.uuid4().hex}")
+        base, name = base_directory(), f"{quote(what, safe='')}-{uuid.uuid4().hex}"
+        self._is_swept = _is_ours(base) or not os.path.lexists(base)
+        """Otherwise somebody else has taken the name. A place beside it is as private, but nobody finds it later."""
+        self._top = os.path.join(base, name) if self._is_swept else f"{base}-{name}"
         self.path = os.path.join(self._top, "files")
         self._lock: Lock | None = None
 
     def make(self) -> TemporaryPlace:
         """Make it, and remove those of processes that are dead."""
         if self._lock is None:
-            make_private(os.path.dirname(self._top))
-            sweep(os.path.dirname(self._top))
-            make_private(self._top)
+            if self._is_swept:
+                make_private(os.path.dirname(self._top), advice=_SET_TMPDIR)
+                sweep(os.path.dirname(self._top))
+            else:
+                warnings.warn(
+                    f"{base_directory()} belongs to somebody else, so temporary files go to {self._top}; should this "
+                    f"process be killed, nobody removes them. {_SET_TMPDIR}",
+                    stacklevel=2,
+                )
+            make_private(self._top, advice=_SET_TMPDIR)
             self._lock = Lock.hold(os.path.join(self._top, RUN_LOCK))
-        make_private(self.path)
+        make_private(self.path, advice=_SET_TMPDIR)
         return self
 
     def remove(self) -> None:
@@ -164,14 +177,14 @@ class TemporaryPlace:
             self._lock = None
 
 
-def make_private(path: str) -> None:
-    """Make a directory that nobody else may enter, or refuse one that is somebody else's."""
+def make_private(path: str, *, advice: str) -> None:
+    """Make a directory that nobody else may enter, or refuse one that is somebody else's, with this advice."""
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"the local directory {path} cannot be made: {error}; set RocksDb(directory=…)") from error
+        raise ConfigError(f"the local directory {path} cannot be made: {error}. {advice}") from error
     if not _is_ours(path):
-        raise ConfigError(f"the local directory {path} belongs to somebody else; set RocksDb(directory=…)")
+        raise ConfigError(f"the local directory {path} belongs to somebody else. {advice}")
     if os.lstat(path).st_mode & 0o077:
         os.chmod(path, 0o700)
 

@@ -33,6 +33,7 @@ from weir.runtime.leftovers import (
 from weir.runtime.lines import Secret
 
 _NAME_CHARACTERS_MAX = 100
+_ADVICE = "Set RocksDb(directory=…) or, with another backend, the environment variable TMPDIR, to a directory of yours"
 _TASK = re.compile(r"(\d+)-(\d+)-(\d+)")
 
 
@@ -67,17 +68,15 @@ class RunDirectory:
 def _held_run(path: str) -> Lock:
     """The run's lock; its directory may be removed, by who finds nobody in it, just when it was made."""
     for _ in range(TRIES_MAX):
-        make_private(os.path.dirname(path))
-        make_private(path)
+        make_private(os.path.dirname(path), advice=_ADVICE)
+        make_private(path, advice=_ADVICE)
         try:
             return Lock.hold(os.path.join(path, RUN_LOCK), shared=True)
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise ConfigError(
-                f"the local directory {path} cannot be used: {error}; set RocksDb(directory=…)"
-            ) from error
-    raise ConfigError(f"the local directory {path} is removed again and again; set RocksDb(directory=…)")
+            raise ConfigError(f"the local directory {path} cannot be used: {error}. {_ADVICE}") from error
+    raise ConfigError(f"the local directory {path} is removed again and again. {_ADVICE}")
 
 
 class TaskDirectory:
@@ -100,7 +99,7 @@ class TaskDirectory:
             match = _TASK.fullmatch(name)
             if match and (int(match[2]), int(match[3])) == self._place and int(match[1]) <= self._attempt:
                 shutil.rmtree(os.path.join(self._run, name), ignore_errors=True)
-        make_private(self.path)
+        make_private(self.path, advice=_ADVICE)
 
     def remove(self, *, copies: bool) -> None:
         """Remove the task's own directory. `copies`: the run is over, so nobody will want those either."""

@@ -25,6 +25,8 @@ from weir.runtime.storage_files import TEMPORARY, LocalStorage, checked
 from weir.runtime.storage_retry import DEFAULT_PATIENCE, Patience, PatientStorage
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_COLON = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/?)")
+"""What begins like a URI, and is none. One letter may be a drive."""
 _OBJECT_STORES = ("s3", "gs", "gcs", "abfs", "abfss", "az")
 _HADOOP = ("hdfs", "viewfs")
 KNOWN_SCHEMES = ("file", *_OBJECT_STORES, *_HADOOP)
@@ -67,11 +69,32 @@ def absolute_location(location: str | os.PathLike[str]) -> str:
     text = os.fspath(location)
     if not text.strip():
         raise ConfigError("an empty string is not a location; give a path or a URI such as s3://bucket/directory")
+    if text != text.strip() and not text.startswith(os.sep):  # in which the name of a job may be the last part
+        raise ConfigError(
+            f"storage location {shown(text)!r} begins or ends with white space: take it away, or write the whole "
+            f"path of a directory that is called so"
+        )
     if scheme_of(text) is None:
-        return os.path.abspath(os.path.expanduser(text))
+        return os.path.abspath(os.path.expanduser(_path_in(text)))
     if not text.partition("://")[2].partition("?")[0].strip("/"):
         raise ConfigError(f"storage location {shown(text)!r} names no place; write what follows the ://, too")
     return text.rstrip("/") if "?" not in text else text
+
+
+def _path_in(text: str) -> str:
+    """The path in what is no URI. Hadoop writes file:/path; anything else that nearly is one would land in a directory
+    of such a name, on this machine, and nobody would look for it there."""
+    match = _COLON.match(text)
+    scheme = match[1].lower() if match else ""
+    if match is None or not (match[2] or scheme in (*KNOWN_SCHEMES, *_registered)):
+        return text
+    if scheme == "file" and match[2]:
+        return text[len("file:") :]
+    meant = f"{match[1]}:{'///' if scheme in ('file', *_HADOOP) else '//'}{text[match.end() :]}"
+    raise ConfigError(
+        f"a storage location begins with {match[1]}:{match[2]} and is neither a URI nor a path: did you mean "
+        f"{shown(meant)!r}? A local directory of such a name is ./{match[1]}:{match[2]}…"
+    )
 
 
 def location_below(location: str | os.PathLike[str], name: str) -> str:
@@ -153,10 +176,14 @@ def _local_path(text: str) -> str:
     uri = urlsplit(text)
     if uri.netloc not in ("", "localhost"):
         raise ConfigError(
-            f"storage location {shown(text)!r}: what follows file:// would be a host, and files are local; write "
+            f"storage location {shown(text)!r}: {_host(uri.netloc)!r} would be a host, and files are local; write "
             f"file:///directory, or a path"
         )
     return url2pathname(uri.path)
+
+
+def _host(authority: str) -> str:
+    return authority.rpartition("@")[2].partition(":")[0]
 
 
 def _open_remote(text: str, scheme: str) -> ReadableStorage:

@@ -144,6 +144,34 @@ def test_temporary_places_are_private_and_go_with_their_process(tmp_path: Path, 
     assert not os.path.exists(os.path.dirname(own.path))
 
 
+def test_a_name_that_somebody_else_has_taken_does_not_keep_processes_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers.tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "elsewhere").mkdir(mode=0o755)
+    os.symlink(tmp_path / "elsewhere", base_directory())
+    place = TemporaryPlace("rows")
+    with pytest.warns(UserWarning, match=r"belongs to somebody else.*nobody removes.*TMPDIR"):
+        place.make()
+    assert stat.S_IMODE(os.stat(place.path).st_mode) == 0o700
+    assert stat.S_IMODE(os.stat(os.path.dirname(place.path)).st_mode) == 0o700
+    assert os.path.dirname(os.path.dirname(place.path)) == str(tmp_path)
+    place.remove()
+    assert sorted(os.listdir(tmp_path)) == ["elsewhere", os.path.basename(base_directory())]
+    assert os.listdir(tmp_path / "elsewhere") == []
+    assert stat.S_IMODE(os.stat(tmp_path / "elsewhere").st_mode) == 0o755
+
+
+def test_a_name_that_is_taken_meanwhile_is_refused_with_what_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers.tempfile, "tempdir", str(tmp_path))
+    place = TemporaryPlace("rows")
+    os.symlink(tmp_path, base_directory())
+    with pytest.raises(ConfigError, match=r"belongs to somebody else.*TMPDIR"):
+        place.make()
+
+
 def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     base = Path(base_directory(str(tmp_path)))
     (base / "older-version" / "1-0-0").mkdir(parents=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,11 @@ from typing import Any
 
 import pytest
 
+from weir.config import Checkpoints, JobConfig
+from weir.connectors import Collect, Files, FileSink
 from weir.errors import ConfigError, JobError, ProtocolViolation, StorageFull, StorageUnavailable
-from weir.runtime import local_names, storage_files
+from weir.runtime import launch, local_names, storage_files
+from weir.runtime.savepoints import origin_at
 from weir.runtime.storage import (
     MemoryStorage,
     absolute_location,
@@ -63,6 +67,51 @@ def test_a_scheme_alone_is_no_location(location: str, tmp_path: Path, monkeypatc
         with pytest.raises(ConfigError, match="names no place"):
             use(location)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        (" s3://bucket/x", "white space"),
+        ("\ts3://bucket/x", "white space"),
+        ("s3://bucket/x\n", "white space"),
+        ("out ", "white space"),
+        ("s3:/bucket/x", "did you mean 's3://bucket/x'"),
+        ("s3:bucket/x", "did you mean 's3://bucket/x'"),
+        ("s3:/key:secret@bucket/x", "did you mean 's3://…@bucket/x'"),
+        ("hdfs:/node/x", "did you mean 'hdfs:///node/x'"),
+        ("abfss:/box@account/x", "did you mean 'abfss://box@account/x'"),
+        ("my-store:/bucket/x", "did you mean 'my-store://bucket/x'"),
+        ("file:out", "did you mean 'file:///out'"),
+    ],
+)
+def test_what_is_nearly_a_uri_is_refused_and_no_directory_of_that_name(
+    location: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for use in (absolute_location, open_storage, place_of, lambda text: location_below(text, "job"), origin_at):
+        with pytest.raises(ConfigError, match=re.escape(expected)) as caught:
+            use(location)
+        assert "secret" not in str(caught.value)
+    for made in (FileSink, Collect, lambda text: Files(text, schema="a long", format="jsonl")):
+        with pytest.raises(ConfigError, match=re.escape(expected)):
+            made(location)
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        Files("in", schema="a long", on_error="side_file", side_file=location)
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        launch._storage(JobConfig("job", Checkpoints(to=location)))
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_hadoop_writes_for_a_local_path_is_that_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute_location(f"file:{tmp_path}/a%20b c/") == f"{tmp_path}/a%20b c"
+    assert absolute_location(f"FILE:{tmp_path}/x") == f"{tmp_path}/x"
+    assert absolute_location("c:/x") == f"{tmp_path}/c:/x"
+    assert absolute_location("./s3:/x") == f"{tmp_path}/s3:/x"
+    assert location_below(f"{tmp_path}", "a job ") == absolute_location(f"{tmp_path}/a job ") == f"{tmp_path}/a job "
+    assert absolute_location("12:30/x") == f"{tmp_path}/12:30/x"
+    assert absolute_location("run-12:30/x") == f"{tmp_path}/run-12:30/x"
 
 
 def test_a_file_uri_names_no_host(tmp_path: Path) -> None:
