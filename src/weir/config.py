@@ -437,3 +437,7 @@ class JobConfig:
 
     def __post_init__(self) -> None:
         check_booleans(self, "resume", "allow_dropped_state")
+        if not self.name:
+            raise ConfigError("the name of a job is an empty text; give it one, or None for that of the Environment")
+        if self.from_savepoint is not None and not os.fspath(self.from_savepoint).strip():
+            raise ConfigError("from_savepoint (--from) is an empty text; give a location, or None to start anew")

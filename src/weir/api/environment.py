@@ -292,16 +292,16 @@ class Environment:
         allow_dropped_state: bool = False,
     ) -> JobConfig:
         chosen = overrides.current()
-        at = chosen.at or at
+        at = at if chosen.at is None else chosen.at
         checkpoints = chosen.apply_to_checkpoints(self.checkpoints)
         return JobConfig(
-            name=name or self.name,
+            name=self.name if name is None else name,
             checkpoints=checkpoints,
             restart=self.restart or default_restart(checkpoints),
             settings=self.settings,
             resume=resume if chosen.resume is None else chosen.resume,
             back_to=None if at is None else checkpoint_named(at),
-            from_savepoint=chosen.from_savepoint or from_savepoint,
+            from_savepoint=from_savepoint if chosen.from_savepoint is None else chosen.from_savepoint,
             allow_dropped_state=chosen.allow_dropped_state or allow_dropped_state,
         )
 

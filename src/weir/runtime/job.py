@@ -327,8 +327,9 @@ class Job:
             raise JobError(
                 f"job {self.name!r} keeps its checkpoints in memory: name a directory or URI for the savepoint"
             )
-        below = directory or location_below(str(self._storage_uri), layout.SAVEPOINTS)
-        return new_savepoint(below, self.name)
+        if directory is None:
+            directory = location_below(str(self._storage_uri), layout.SAVEPOINTS)
+        return new_savepoint(directory, self.name)
 
     def _checked_plan(self, parallelism: int) -> Plan:
         """The plan at another parallelism; refused before anything is stopped, where that can be known."""

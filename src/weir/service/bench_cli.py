@@ -16,6 +16,7 @@ from weir.service.bench_nexmark_cli import bench_nexmark
 from weir.service.bench_run import run_workload
 from weir.service.bench_state_cli import state_application
 from weir.service.bench_store_cli import bench_checkpoint_store
+from weir.service.commands import Commands
 
 if TYPE_CHECKING:
     from weir.service.bench.harness import Options, Report
@@ -41,7 +42,7 @@ def Events(default: int) -> Any:
 
 
 def bench_application() -> typer.Typer:
-    app = typer.Typer(
+    app = Commands(
         help="Measure a workload on this machine. Each one checks its own result first.",
         no_args_is_help=True,
         rich_markup_mode="markdown",

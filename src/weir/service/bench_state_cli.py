@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weir.service.bench_run import run_workload
+from weir.service.commands import Commands
 
 if TYPE_CHECKING:
     from weir.service.bench.harness import Report
@@ -28,7 +29,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show Weir's own traceback 
 
 
 def state_application() -> typer.Typer:
-    app = typer.Typer(
+    app = Commands(
         help="Measure large state. Each one checks the state in its last checkpoint.",
         no_args_is_help=True,
         rich_markup_mode="markdown",

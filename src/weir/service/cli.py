@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from weir.service.bench_cli import bench_application
+from weir.service.commands import Commands
 from weir.service.failures import FAILED, error_console, readable_errors, show_script_error
 from weir.service.jobs_cli import add_job_commands
 from weir.service.state_cli import add_state_commands
@@ -58,7 +59,7 @@ def main() -> None:
 
 
 def application() -> typer.Typer:
-    app = typer.Typer(
+    app = Commands(
         name="weir",
         help="Stateful stream processing in Python, inside Spark: exactly once, after any failure.",
         no_args_is_help=True,

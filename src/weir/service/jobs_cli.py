@@ -206,7 +206,8 @@ def stop(
         if no_savepoint and directory is not None:
             raise ConfigError("--savepoint and --no-savepoint exclude each other")
         client = _client(name, run, pid)
-        wanted: str | bool = False if no_savepoint else _absolute(directory) or True
+        place = _absolute(directory)
+        wanted: str | bool = False if no_savepoint else True if place is None else place
         found, ended = client.stop(wanted, drain=drain, timeout_s=timeout)
         path = None if found is None else shown(found)
         text = path or f"{client.entry} is {ended}."

@@ -40,6 +40,41 @@ def test_every_command_helps_with_an_example(command: list[str]) -> None:
     assert command == ["bench"] or f"weir {' '.join(command)}" in out.split("Options")[0]
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("run", "job.py", "--from", ""), "--from"),
+        (("run", "job.py", "--resume", "--at", ""), "--at"),
+        (("run", "job.py", "--checkpoints", ""), "--checkpoints"),
+        (("run", "job.py", "--master", ""), "--master"),
+        (("stop", "words", "--savepoint", ""), "--savepoint"),
+        (("savepoint", "words", ""), "[DIR]"),
+        (("status", ""), "JOB"),
+        (("cancel", "words", "--run", ""), "--run"),
+        (("state", ""), "CHECKPOINT"),
+        (("fsck", ""), "LOCATION"),
+        (("check", "", "job.py"), "SAVEPOINT"),
+        (("bench", "filter", "--work", ""), "--work"),
+    ],
+)
+def test_an_empty_text_is_not_an_option_that_was_left_out(
+    words: tuple[str, ...], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    Path("job.py").write_text("open('ran', 'w')\n")
+    code, _, error = weir(*words)
+    assert code == 2 and f"{name} is an empty text" in error and "shell" in error
+    assert not Path("ran").exists()
+
+
+def test_a_script_may_be_given_empty_texts(tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text("import sys\nprint(sys.argv[1:])\n")
+    code, out, error = weir("run", str(job), "--", "", "x")
+    assert (code, out) == (0, "['', 'x']\n"), error
+
+
 def test_an_unknown_workload_is_refused_with_those_that_exist_in_the_help() -> None:
     code, _, error = weir("bench", "nothing")
     assert code == 2
