@@ -15,7 +15,9 @@ import weir
 from weir import connectors as io
 from weir.errors import ConfigError, DataError, UserCodeError, WeirError, shown
 from weir.runtime.failures import for_driver
+from weir.runtime.stage import ERROR_CHARACTERS_MAX, root_cause
 from weir.runtime.storage import open_storage
+from weir.runtime.storage_objects import ObjectStorage
 from weir.testing import collect_local
 from weir.texts import MESSAGE_CHARACTERS_MAX, QUOTED_CHARACTERS_MAX, quoted, told
 
@@ -71,7 +73,7 @@ def test_what_a_wrong_location_gives_away_is_hidden(location: str, expected: str
 def test_errors_about_wrong_locations_hide_it_too(location: str) -> None:
     with pytest.raises(ConfigError) as caught:
         open_storage(location)
-    assert CANARY not in str(caught.value)
+    assert CANARY not in str(caught.value) and ("%2F" in str(caught.value) or "files are local" in str(caught.value))
     assert CANARY not in repr(weir.Checkpoints(to=location)) + repr(io.FileSink(location))
 
 
@@ -146,3 +148,17 @@ def test_a_function_that_raises_a_long_text_is_told_with_its_frames() -> None:
     assert isinstance(error, UserCodeError)
     assert "cannot decode QUJD" in str(error) and "in decode" in str(error) and "row:" in str(error)
     assert "left out" not in str(error)
+
+
+def test_what_spark_and_stores_answer_at_length_is_cut_and_hidden_too() -> None:
+    secret = f"http://user:{CANARY * 5}@host/x"
+    for shift in range(0, 80, 7):
+        padding = "x " * ((ERROR_CHARACTERS_MAX - shift) // 2)
+        told_of = root_cause(f"Traceback (most recent call last):\n{secret}{padding}\n\tat org.apache")
+        assert "nAr" not in told_of
+        assert "nAr" not in root_cause(f"{padding}{secret} and more{padding}")
+    started_s = time.process_time()
+    answer = ObjectStorage(None, "", location="s3://b")._redacted(
+        f"failed: {'a' * LONG}<Message>{'b' * LONG}</Message>"
+    )  # type: ignore[arg-type]
+    assert time.process_time() - started_s < SECONDS_MAX and len(answer) < 3 * QUOTED_CHARACTERS_MAX

@@ -142,8 +142,8 @@ def _options(uri: SplitResult, shown: str) -> tuple[dict[str, str], dict[str, An
 def _check_place(kind: str, uri: SplitResult, shown: str) -> None:
     """Refuse what would be read otherwise than it was meant: as a bucket and a path, and sent, when it is a secret."""
     user = f"{uri.netloc}{uri.path}".rpartition("@")[0]
-    is_cut = (":" in user and "/" in user) or (":" in uri.netloc and "@" not in uri.netloc)
-    if uri.fragment or (kind != "azure" and is_cut):
+    is_cut = kind != "azure" and ":" in user and "/" in user
+    if uri.fragment or is_cut or (":" in uri.netloc and "@" not in uri.netloc):  # a bucket has no port
         raise ConfigError(
             f"storage location {shown!r}: a name or a secret in it holds characters that mean something in a URI; "
             f"write / as %2F, @ as %40, : as %3A, # as %23 and ? as %3F, or leave the secret to the environment"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from weir.errors import PlanError, SlotsMissing, TaskLost, WeirError
 from weir.runtime.daemon import ENVIRONMENT
 from weir.runtime.spark import adopt, check_slots, classic_context
+from weir.texts import quoted, shown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -206,11 +207,11 @@ def root_cause(text: str) -> str:
     task = re.search(r"barrier task ResultTask\(\d+, (\d+)\)", text)
     prefix = f"Task {task[1]}: " if task else ""
     if traceback := re.search(r"(Traceback \(most recent call last\):\n.*?)(?:\n *SQLSTATE|\n\tat )", text, re.DOTALL):
-        return prefix + traceback[1][-ERROR_CHARACTERS_MAX:]
+        return prefix + shown(traceback[1])[-ERROR_CHARACTERS_MAX:]
     if "Python worker exited unexpectedly" in text:
         return f"{prefix}A Python worker died: killed from outside, out of memory, or crashed in native code."
     if executor := re.search(r"ExecutorLostFailure \((executor \S+)[^)]*\)(?: Reason: ([^\n]*))?", text):
         return f"{prefix}The {executor[1]} was lost. {executor[2] or ''}".rstrip()
     reason = re.search(r"finished unsuccessfully\.\n(.*?)(?:\n\tat |\Z)", text, re.DOTALL)
     first = reason[1] if reason else text.split("\n\tat ", 1)[0]
-    return prefix + first.strip()[:ERROR_CHARACTERS_MAX]
+    return prefix + quoted(first.strip(), ERROR_CHARACTERS_MAX)

@@ -21,6 +21,7 @@ from weir.errors import StorageFull, StorageUnavailable
 from weir.runtime.file_details import FileDetails
 from weir.runtime.ranged_reads import ranged_file
 from weir.runtime.storage_files import TEMPORARY, checked
+from weir.texts import quoted
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -244,12 +245,11 @@ class ObjectStorage:
     def _redacted(self, text: str) -> str:
         # The first line says what happened; below it are the store's own words, as XML, and what is of interest to
         # obstore's authors only.
-        said = ": ".join(found[1] for part in (_CODE, _MESSAGE) if (found := part.search(text)))
-        line = _QUERY.sub(r"\1", text.split("\n", 1)[0].partition("<?xml")[0].strip())
-        line = f"{line} {said.rstrip('.')}".strip()
         for secret in self._secrets:
-            line = line.replace(secret, "***")
-        return line
+            text = text.replace(secret, "***")
+        said = ": ".join(quoted(found[1]) for part in (_CODE, _MESSAGE) if (found := part.search(text)))
+        line = _QUERY.sub(r"\1", quoted(text.split("\n", 1)[0].partition("<?xml")[0].strip()))
+        return f"{line} {said.rstrip('.')}".strip()
 
 
 def _bytes_of(data: pa.Buffer | bytes) -> Any:
