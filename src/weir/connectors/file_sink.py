@@ -69,6 +69,11 @@ class FileSink(Sink):
 
     def validate(self, owner: SinkOwner) -> None:
         storage = open_writable(self.path, f"sink {owner.name!r}: the directory", patience=patience_of(owner.settings))
+        if not storage.creates_atomically:
+            raise ConfigError(
+                f"sink {owner.name!r}: {shown_location(self.path)!r} cannot move a file without replacing what is "
+                "there, so rows that are committed would not be safe; give a directory in other storage"
+            )
         PartDirectory(storage, shown_location(self.path)).check(owner, format=self.format, overwrite=self.overwrite)
 
     def adopt(self, owner: SinkOwner, fence: Fence) -> None:

@@ -211,14 +211,29 @@ class PartDirectory:
             visible = set(self._storage.list(""))
             missing = [name for name in missing if str(name) not in visible]
         if missing:
-            notes = [self._read_note(lineage, note, sink) for note in self._notes(lineage, uid)]
-            missing = [name for name in missing if not any(note.tells_of(name) for note in notes)]
+            missing = self._not_told_of(missing, lineage, uid, sink)
         if missing:
             raise CheckpointError(
                 f"sink {sink!r}: the part {missing[0]} of the checkpoint is neither in {self._location} nor in its "
                 f"{pending_directory(lineage)}, and was never committed: its rows would be lost. Was the directory "
                 "moved or emptied? Put it back and resume, or start anew in another directory"
             )
+
+    def _not_told_of(self, missing: list[PartName], lineage: str, uid: str, sink: str) -> list[PartName]:
+        """Those that no note tells of. A damaged note matters only where no other does."""
+        damage: CorruptCheckpoint | None = None
+        for note in reversed(self._notes(lineage, uid)):
+            if not missing:
+                break
+            try:
+                read = self._read_note(lineage, note, sink)
+            except CorruptCheckpoint as error:
+                damage = error
+                continue
+            missing = [name for name in missing if not read.tells_of(name)]
+        if missing and damage is not None:
+            raise damage
+        return missing
 
     # --- Looking ---
 

@@ -12,6 +12,9 @@ Laws:
      may have been started from there.
   3. Nor is what sources keep, unless the start of their lineage is noted: they begin
      before that.
+  4. Nor is anything when checkpoints came or went during the look: one that began before
+     may name what those name that are gone by now. Before anything is deleted, all
+     manifests are looked at again.
 """
 
 from __future__ import annotations
@@ -103,15 +106,29 @@ def examined(storage: Storage, progress: Progress = lambda path: None) -> Report
 
 def repair(storage: Storage, report: Report) -> int:
     """Delete the leftovers, if nobody has taken the job over since they were found. How many of them are gone."""
-    if current_lineage(storage) != report.lineage:
+    named = None if report.lineage is None else _named_now(storage, report.lineage)
+    if named is None or current_lineage(storage) != report.lineage:
         return 0
-    removed = sum(_remove(storage, path) for path in report.leftovers)
+    removed = sum(_remove(storage, path) for path in report.leftovers if path not in named)
     for directory in {path.rpartition("/")[0] for path in report.leftovers}:
         if layout.checkpoint_of(directory.rpartition("/")[2]) is not None:
             storage.prune(directory)
     for lineage in {path.partition("/")[0] for path in report.leftovers} - {report.lineage}:
         prune_all(storage, lineage)
     return removed
+
+
+def _named_now(storage: Storage, lineage: Lineage) -> set[str] | None:
+    """What the checkpoints of a lineage name; None: that cannot be said, since some came or went just now."""
+    before = _manifests(storage, lineage)
+    named: set[str] = set()
+    for checkpoint in before:
+        try:
+            manifest = decode(storage.read(f"{lineage}/{layout.manifest_path(checkpoint)}").to_pybytes())
+        except (FileNotFoundError, CheckpointError):
+            return None
+        named.update(f"{lineage}/{file.path}" for file in manifest.files)
+    return named if _manifests(storage, lineage) == before else None
 
 
 def _remove(storage: Storage, path: str) -> bool:
@@ -187,7 +204,10 @@ def _check_lineage(storage: Storage, report: Report, lineage: Lineage, progress:
     is_resumable = _check_line(storage, report, lineage)
     if not (named and is_resumable and report.is_whole):
         return
-    report.leftovers += [f"{lineage}/{path}" for path in _orphans(Below(storage, lineage), named)]
+    orphans = [f"{lineage}/{path}" for path in _orphans(Below(storage, lineage), named)]
+    if _manifests(storage, lineage) != sorted(named):
+        return  # Next time, perhaps.
+    report.leftovers += orphans
     started = _started(_notes(storage))
     for other in _lineages(storage):
         if other != lineage:

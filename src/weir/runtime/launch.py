@@ -29,7 +29,7 @@ from weir.runtime.region import slots_of
 from weir.runtime.savepoints import going_on, origin_at
 from weir.runtime.sink_desk import SinkDesk
 from weir.runtime.spark import check_private, check_slots, embedded_session
-from weir.runtime.storage import MemoryStorage, check_claimable, location_below, open_writable
+from weir.runtime.storage import MemoryStorage, claimable, location_below, open_writable
 from weir.runtime.storage_retry import patience_of
 from weir.snapshot.checkpoints import PublishedCheckpoint
 
@@ -109,8 +109,7 @@ def _storage(config: JobConfig) -> tuple[Storage, str | None]:
     # Absolute: tasks have other working directories than the driver.
     uri = location_below(checkpoints.to, config.name)
     storage = open_writable(uri, "Checkpoints.to: the checkpoint location", patience=patience_of(config.settings))
-    check_claimable(storage, uri, exclusive=checkpoints.exclusive_storage)
-    return storage, uri
+    return claimable(storage, uri, exclusive=checkpoints.exclusive_storage), uri
 
 
 def _validate(plan: Plan, config: JobConfig, store: CheckpointStore) -> None:

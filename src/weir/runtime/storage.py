@@ -223,20 +223,23 @@ def open_writable(location: str | os.PathLike[str], what: str, *, patience: Pati
     return storage
 
 
-def check_claimable(storage: Storage, location: str, *, exclusive: bool) -> None:
-    """Refuse storage in which two drivers could both take themselves for the owner of a job's checkpoints."""
+def claimable(storage: Storage, location: str, *, exclusive: bool) -> Storage:
+    """Refuse storage in which two drivers could both take themselves for the owner of a job's checkpoints. `exclusive`:
+    the user says that there is only one who writes."""
     try:
-        claimable = exclusive or storage.creates_atomically
+        if storage.creates_atomically:
+            return storage
     except OSError as error:
         raise _not_writable(
             f"Checkpoints.to: the checkpoint location at {shown_location(location)!r}", error
         ) from error
-    if not claimable:
-        raise ConfigError(
-            f"Checkpoints.to: {shown_location(location)!r} cannot create a file atomically, so two drivers of one job "
-            f"could not tell which of them owns its checkpoints. Choose other storage, or set "
-            f"Checkpoints(exclusive_storage=True) if no other process will ever write there"
-        )
+    if exclusive:
+        return Unshared(storage)
+    raise ConfigError(
+        f"Checkpoints.to: {shown_location(location)!r} cannot create a file atomically, so two drivers of one job "
+        f"could not tell which of them owns its checkpoints. Choose other storage, or set "
+        f"Checkpoints(exclusive_storage=True) if no other process will ever write there"
+    )
 
 
 def check_writable(storage: Storage, what: str) -> None:
@@ -337,6 +340,23 @@ class Below:
 
     def _at(self, path: str) -> str:
         return f"{self._directory}/{checked(path)}" if path else self._directory
+
+
+class Unshared(Below):
+    """A storage to which nobody else writes: there, who looks first may write then."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage, "")
+
+    def create(self, path: str, data: bytes) -> bool:
+        try:
+            return bool(self.read(path).to_pybytes() == data)
+        except FileNotFoundError:
+            self.publish(path, data)
+            return True
+
+    def _at(self, path: str) -> str:
+        return path
 
 
 class MemoryStorage:

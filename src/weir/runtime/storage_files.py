@@ -143,6 +143,9 @@ class LocalStorage:
             _make_directories(os.path.dirname(new))
             try:
                 rename_exclusively(old, new)
+            except FileNotFoundError:
+                _sync_directory(os.path.dirname(new))  # An earlier try may have moved it, and failed to sync.
+                raise
             except FileExistsError:
                 if not filecmp.cmp(old, new, shallow=False):
                     raise

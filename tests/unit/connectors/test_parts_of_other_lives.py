@@ -15,7 +15,7 @@ from tests.contract.sinks import NO_LINEAGE, adopted, context, grant, owner, row
 from weir.config import Checkpoints, JobConfig
 from weir.connectors import FileSink
 from weir.connectors.parts import pending_directory
-from weir.errors import CorruptCheckpoint, OwnershipError
+from weir.errors import ConfigError, CorruptCheckpoint, OwnershipError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId, Lineage, Uid
 from weir.runtime.checkpoint_store import CheckpointStore, Claim
@@ -99,6 +99,29 @@ def test_parts_of_checkpoints_that_say_nothing_of_their_length_are_committed(tmp
     later.open(context(attempt=2), [committable])
     later.commit(grant(1), [committable])
     assert pending(tmp_path) == []
+
+
+def test_a_damaged_note_matters_only_where_no_other_tells_of_the_part(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path, "jsonl")
+    adopted(sink, owner())
+    committable = prepared(sink, 1)
+    for attempt in (2, 3):
+        writer = sink.writer()
+        writer.open(context(attempt=attempt), [committable])
+        writer.commit(grant(attempt), [committable])
+    (tmp_path / committable["parts"][0][0]).unlink()  # compacted by its reader
+    older, newer = sorted((tmp_path / "_weir" / NO_LINEAGE / "commits").iterdir())
+    older.write_bytes(older.read_bytes()[:-1])
+    writer.commit(grant(3), [committable])
+    newer.unlink()
+    with pytest.raises(CorruptCheckpoint, match=older.name):
+        writer.commit(grant(3), [committable])
+
+
+def test_storage_that_may_replace_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weir.runtime.storage_files.can_rename_exclusively", lambda directory, prefix: False)
+    with pytest.raises(ConfigError, match=r"'the sink': .* cannot move a file without replacing"):
+        FileSink(tmp_path).validate(owner())
 
 
 # --- Going back, and backups ----------------------------------------------------------------------------------

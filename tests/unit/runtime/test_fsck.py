@@ -216,3 +216,39 @@ def test_files_of_the_users_are_named_and_nothing_else_happens_to_them(tmp_path:
     assert sorted(report.strays) == ["photos", "savepoints/notes.txt", "thesis.txt"]
     repair(first, report)
     assert first.read("savepoints/notes.txt").to_pybytes() == b"x"
+
+
+def test_what_overlapping_checkpoints_name_is_no_leftover_of_one_that_goes_during_the_look() -> None:
+    """Checkpoint 8 began when 6 was the newest complete one and 7 was under way: it names what was written for 6."""
+    storage = FaultyStorage()
+    job = store_of(storage)
+    job.adopt("run", resume=False)
+    job.claim()
+    chunks = {checkpoint: share(storage, checkpoint) for checkpoint in (5, 6, 7)}
+    for checkpoint, chunk in chunks.items():
+        job.publish(referring(checkpoint, 1, chunk))
+    job.retire(CheckpointId(5))
+    looked: list[str] = []
+
+    def meanwhile(path: str) -> None:
+        if not looked:
+            job.publish(referring(8, 1, chunks[6]))
+            job.publish(referring(9, 1, share(storage, 9)))
+            job.retire(CheckpointId(7))
+        looked.append(path)
+
+    report = examined(storage, meanwhile)
+    assert report.is_whole and report.leftovers == []
+    report.leftovers.append(f"{LIFE}/{chunks[6].path}")  # as an earlier look may have found
+    assert repair(storage, report) == 0
+    assert examined(storage).is_whole
+
+
+def test_nothing_is_removed_while_checkpoints_come_and_go() -> None:
+    storage = with_checkpoints()
+    orphan = share(storage, 1, attempt=11)
+    report = examined(storage)
+    assert report.leftovers == [f"{LIFE}/{orphan.path}"]
+    storage.then("read", lambda: storage.delete(f"{LIFE}/{layout.manifest_path(CheckpointId(1))}"))
+    assert repair(storage, report) == 0
+    assert repair(storage, report) == 1

@@ -16,7 +16,7 @@ from obstore.store import MemoryStore
 from weir.errors import ConfigError, StorageUnavailable
 from weir.runtime import storage_objects
 from weir.runtime.object_stores import open_object_store
-from weir.runtime.storage import check_claimable, location_below, open_storage, readable, shown_location
+from weir.runtime.storage import claimable, location_below, open_storage, readable, shown_location
 from weir.runtime.storage_objects import ObjectStorage
 from weir.runtime.storage_retry import Patience
 
@@ -235,9 +235,11 @@ def test_a_store_that_ignores_conditions_is_found_out_and_refused(monkeypatch: p
     Careless(monkeypatch)
     assert not storage.creates_atomically
     with pytest.raises(ConfigError, match=r"s3://careless/root.*exclusive_storage=True"):
-        check_claimable(storage, "s3://careless/root?secret_access_key=x", exclusive=False)
-    check_claimable(storage, "s3://careless/root", exclusive=True)
+        claimable(storage, "s3://careless/root?secret_access_key=x", exclusive=False)
     assert storage.list("") == []
+    alone = claimable(storage, "s3://careless/root", exclusive=True)
+    assert alone.create("claim", b"mine") and alone.create("claim", b"mine") and not alone.create("claim", b"another")
+    assert alone.read("claim").to_pybytes() == b"mine" and alone.list("") == ["claim"]
 
 
 def test_a_create_that_finds_its_own_content_has_succeeded() -> None:

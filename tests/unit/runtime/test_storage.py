@@ -387,3 +387,22 @@ def test_paths_cannot_leave_the_directory(tmp_path: Path) -> None:
 def test_storage_errors_survive_pickling() -> None:
     error = pickle.loads(pickle.dumps(StorageFull("no room", path="x")))
     assert isinstance(error, StorageFull) and str(error) == "no room"
+
+
+def test_a_move_whose_directory_could_not_be_synced_is_synced_by_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, synced = LocalStorage(os.fspath(tmp_path)), []
+    storage.write("pending/part", b"rows")
+
+    def sync(directory: str) -> None:
+        synced.append(directory)
+        if len(synced) == 1:
+            raise OSError(errno.EIO, "the disk does not answer")
+
+    monkeypatch.setattr("weir.runtime.storage_files._sync_directory", sync)
+    with pytest.raises(StorageUnavailable):
+        storage.move("pending/part", "part")
+    with pytest.raises(FileNotFoundError):
+        storage.move("pending/part", "part")
+    assert synced == [os.fspath(tmp_path)] * 2
