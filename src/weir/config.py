@@ -15,7 +15,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
 from weir.errors import ConfigError, shown
-from weir.ids import CheckpointId
+from weir.ids import CheckpointId, Lineage
 
 Duration: TypeAlias = "str | int | float | timedelta"
 """A string with a unit ("250ms", "5s", "2m", "1h", "1d"), a timedelta, or seconds."""
@@ -87,6 +87,16 @@ def checkpoint_named(text: str) -> CheckpointId:
     if match := re.fullmatch(r"(?:chk-)?(\d+)", name):
         return CheckpointId(int(match[1]))
     raise ConfigError(f"{text!r} names no checkpoint; write it as its directory is called, such as 'chk-0000000012'")
+
+
+def lineage_named(text: str) -> Lineage | None:
+    """The lineage that the path of a checkpoint names, if it does.
+
+    >>> lineage_named("s3://bucket/job/00c0ffee00/chk-0000000012"), lineage_named("12")
+    ('00c0ffee00', None)
+    """
+    above = text.rstrip("/").rpartition("/")[0].rpartition("/")[2]
+    return Lineage(above) if re.fullmatch("[0-9a-f]{10}", above) else None
 
 
 def port_range(value: str, name: str = "ports") -> range:
@@ -430,6 +440,8 @@ class JobConfig:
     resume: bool = False
     back_to: CheckpointId | None = None
     """With `resume`: the checkpoint to go back to, whatever is newer."""
+    back_to_lineage: Lineage | None = None
+    """… and its lineage, where the user has named that, too."""
     from_savepoint: str | None = field(default=None, repr=False)
     """Where to start from as long as there is no checkpoint of its own: a savepoint, or a checkpoint of another run."""
     allow_dropped_state: bool = False

@@ -33,6 +33,7 @@ from weir.config import (
     Settings,
     StateBackend,
     checkpoint_named,
+    lineage_named,
 )
 from weir.connectors.collection import Collection as CollectionSource
 from weir.connectors.generator import Generator
@@ -301,6 +302,7 @@ class Environment:
             settings=self.settings,
             resume=resume if chosen.resume is None else chosen.resume,
             back_to=None if at is None else checkpoint_named(at),
+            back_to_lineage=None if at is None else lineage_named(at),
             from_savepoint=from_savepoint if chosen.from_savepoint is None else chosen.from_savepoint,
             allow_dropped_state=chosen.allow_dropped_state or allow_dropped_state,
         )

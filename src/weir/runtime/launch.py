@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weir.config import JobConfig
-from weir.errors import ConfigError
+from weir.errors import CheckpointError, ConfigError
 from weir.graph.plan import Plan
 from weir.ids import Lineage
 from weir.operators.source import Source
@@ -61,6 +61,11 @@ def submit(
     storage, storage_uri = patiently(config, lambda: _storage(config))
     run = uuid.uuid4().hex
     current = current_lineage(storage)
+    if config.back_to_lineage not in (None, current):
+        raise CheckpointError(
+            f"checkpoint {config.back_to} of lineage {config.back_to_lineage} is none of those that job "
+            f"{config.name!r} goes on with here (of lineage {current}); start from it with --from, where no other run is"
+        )
     config = _checked_origin(plan, config, storage, current)
     lineage = current if config.resume and current is not None else layout.new_lineage()
     store = CheckpointStore(storage, config.name, lineage=lineage, is_found=lineage == current)

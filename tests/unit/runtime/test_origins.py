@@ -15,9 +15,9 @@ from weir.config import Checkpoints, JobConfig
 from weir.errors import CheckpointError, ConfigError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId, Lineage
-from weir.runtime.launch import _checked_origin
+from weir.runtime.launch import _checked_origin, submit
 from weir.runtime.savepoints import going_on
-from weir.runtime.storage import MemoryStorage
+from weir.runtime.storage import MemoryStorage, open_storage
 from weir.snapshot.checkpoints import AttemptStart, Listing, PublishedCheckpoint
 from weir.snapshot.manifest import VERSION, Manifest, encode
 
@@ -105,3 +105,13 @@ def test_a_service_that_names_its_savepoint_for_ever_starts_also_when_that_is_go
     assert _checked_origin(plan, config, with_checkpoint(), LIFE).from_savepoint is None
     with pytest.raises(CheckpointError, match="is no savepoint"):
         _checked_origin(plan, config, FaultyStorage(), None)
+
+
+def test_a_checkpoint_of_another_life_is_not_gone_back_to_by_its_number(plan: Plan, tmp_path: Path) -> None:
+    to = tmp_path / "checkpoints"
+    store = store_of(open_storage(to / "job"))
+    store.publish(manifest(1, store.claim().attempt))
+    back_to = CheckpointId(1)
+    config = JobConfig("job", Checkpoints(to=os.fspath(to)), resume=True, back_to=back_to, back_to_lineage=NEXT_LIFE)
+    with pytest.raises(CheckpointError, match=rf"checkpoint 1 of lineage {NEXT_LIFE} is none of those .*{LIFE}"):
+        submit(plan, config)
