@@ -64,7 +64,7 @@ def submit(
     if config.back_to_lineage not in (None, current):
         raise CheckpointError(
             f"checkpoint {config.back_to} of lineage {config.back_to_lineage} is none of those that job "
-            f"{config.name!r} goes on with here (of lineage {current}); start from it with --from, where no other run is"
+            f"{config.name!r} goes on with here (of {current}); start from it with --from, where no other run is"
         )
     config = _checked_origin(plan, config, storage, current)
     lineage = current if config.resume and current is not None else layout.new_lineage()
