@@ -284,8 +284,8 @@ class CheckpointStore:
         self.check_free(self._resume)
 
     def _is_overruled(self, other: Lineage) -> bool:
-        """Whether a lineage that somebody has begun meanwhile is the one to go on with. Of two that begin at once, and
-        found nothing, the newer claim wins, as long as the other has completed nothing."""
+        """Whether a lineage that somebody has begun before this run did, and after it looked which one is there, is the
+        one to go on with: not, as long as it has completed nothing."""
         left = CheckpointStore(self._directory, self._job, lineage=other).listing()
         return self._attempts.is_finished() or left.newest is not None or left.missing is not None
 
