@@ -45,6 +45,10 @@ T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 
+DRIVER_THREADS = 6
+"""Storage calls that a driver makes at once: a claim, manifests, leases of ids, savepoints, one retirement. A delete
+that hangs keeps no manifest waiting."""
+
 NOTICES_MAX = 1_000
 """Notices that a job keeps for people to read."""
 
@@ -92,7 +96,7 @@ class Job:
         self._fed: list[Source] = []
         clock = SystemClock()
         self._clock = clock
-        self._background = ThreadBackground(config.settings.snapshot_threads, self._mailbox)
+        self._background = ThreadBackground(DRIVER_THREADS, self._mailbox)
         self._cluster = SparkCluster(
             config, session=session, store=store, storage_uri=storage_uri, mailbox=self._mailbox
         )
