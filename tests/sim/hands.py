@@ -21,6 +21,7 @@ from tests.sim.work import Process, Work
 from weir.connectors import FileSink
 from weir.ids import CheckpointId
 from weir.runtime import layout
+from weir.runtime.attempts import current_lineage
 from weir.runtime.phases import Notice
 
 if TYPE_CHECKING:
@@ -207,6 +208,11 @@ class Hands:
         self.started_anew = True
         world.start_driver(resume=False)
         return True
+
+    def finds_given_up(self) -> bool:
+        """Whether a resume would go on with what they had deleted."""
+        with self._world.storage.quiet():
+            return current_lineage(self._world.job_storage) in self._given_up
 
     def delete_again(self) -> None:
         """What somebody who was not killed has written late, where everything was deleted."""

@@ -477,7 +477,7 @@ class World:
 
     def _came_late(self, error: str) -> bool:
         """Whether somebody who was forgotten has written where users had deleted everything; then they do so again."""
-        is_late = self.hands.started_anew and any(text in error for text in CAME_LATE)
+        is_late = self.hands.started_anew and (any(text in error for text in CAME_LATE) or self.hands.finds_given_up())
         if is_late:
             self.hands.delete_again()
         return is_late

@@ -26,6 +26,7 @@ from weir.runtime.gate import Gate
 from weir.runtime.ports import Clock, Element, InChannel
 from weir.runtime.sink_end import SinkEnd
 from weir.runtime.snapshots import Said, Snapshot, Snapshotter
+from weir.runtime.turns import Turns
 from weir.snapshot.alignment import (
     Alignment,
     AlignmentEvent,
@@ -250,6 +251,8 @@ class SourceSubtask(Subtask):
         self._aligned = next((generator for _, generator in self._generators if generator.is_aligned), None)
         self._poll_after_ms = 0.0
         self._paused_by: CheckpointId | None = None
+        self._owes_rows = False
+        """A barrier was the last to leave: rows, if there are any, go before the next, however fast those follow."""
         self._draining = False
 
     @property
@@ -309,7 +312,8 @@ class SourceSubtask(Subtask):
             self.reader.close()
 
     def _work(self) -> bool:
-        if self._triggers:
+        if self._triggers and not (self._owes_rows and self._can_read):
+            self._owes_rows = True
             self._begin(self._triggers.popleft())
             return True
         if self.finished or self._paused_by is not None or self._clock.now_ms() < self._poll_after_ms:
@@ -322,6 +326,7 @@ class SourceSubtask(Subtask):
         if self.chain.is_full or self._is_ahead:
             self._is_starved = False  # to have no room for rows, or to wait for other sources, is no idleness
             return False
+        self._owes_rows = False
         batch = self.reader.poll(self._rows_max)
         if batch is not None and batch.num_rows:
             self.counters.gave(batch)
@@ -336,6 +341,12 @@ class SourceSubtask(Subtask):
         self._poll_after_ms = self._clock.now_ms() + self.reader.wait_ms
         return False
 
+    @property
+    def _can_read(self) -> bool:
+        """Whether there may be rows to read, be there room for them now or not."""
+        is_over = self.finished or self._draining or bool(self._left_to_end) or self._paused_by is not None
+        return not is_over and not self._is_ahead and self._clock.now_ms() >= self._poll_after_ms
+
     def _begin(self, trigger: _Trigger) -> None:
         checkpoint = trigger.barrier.checkpoint
         if checkpoint in self._cancelled:
@@ -349,19 +360,6 @@ class SourceSubtask(Subtask):
 
 FAVOURED_TURNS = 3
 """How often channels that hold event time back go before one that is ahead of them."""
-
-
-class _Turns:
-    """One after the other, of those that want to."""
-
-    def __init__(self) -> None:
-        self._last = -1
-
-    def next_of(self, channels: Sequence[int]) -> int | None:
-        """The next behind the last one; `channels` are in order."""
-        if channels:
-            self._last = next((channel for channel in channels if channel > self._last), channels[0])
-        return self._last if channels else None
 
 
 class InnerSubtask(Subtask):
@@ -392,7 +390,7 @@ class InnerSubtask(Subtask):
         self._bytes_max = bytes_max
         self._blocked: set[int] = set()
         self._ended: set[int] = set()
-        self._behind, self._ahead = _Turns(), _Turns()
+        self._behind, self._ahead = Turns(), Turns()
         self._favoured = 0
         """Turns since a channel that was ahead had one, although it had something."""
         self._barriers: dict[CheckpointId, Barrier] = {}

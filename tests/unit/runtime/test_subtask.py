@@ -367,8 +367,29 @@ def test_several_triggers_are_served_in_their_order() -> None:
     b.subtask.trigger(Barrier(checkpoint(1)))
     b.subtask.trigger(Barrier(checkpoint(2)))
     b.steps()
-    assert b.output == [barrier(1), barrier(2), [1], EndOfInput()]
-    assert parts_of(b) == {1: 0, 2: 0}
+    assert b.output == [barrier(1), [1], barrier(2), EndOfInput()]
+    assert parts_of(b) == {1: 0, 2: 1}
+
+
+def test_rows_go_between_barriers_however_fast_checkpoints_follow() -> None:
+    """There is room for one element, and whenever it is free a trigger waits already."""
+    b = source([1], [2], [3], capacity=1)
+    for number in range(1, 12):
+        b.subtask.trigger(Barrier(checkpoint(number)))
+        b.steps()
+        b.out_channel.pop()
+    assert isinstance(b.subtask, SourceSubtask)
+    assert b.subtask.reader.finished
+
+
+def test_a_source_without_rows_keeps_no_trigger_waiting() -> None:
+    b = source(None, None)
+    b.subtask.trigger(Barrier(checkpoint(1)))
+    b.subtask.trigger(Barrier(checkpoint(2)))
+    b.subtask.step()
+    b.subtask.step()
+    b.subtask.step()
+    assert b.output[:2] == [barrier(1), barrier(2)]
 
 
 def test_a_finished_source_still_takes_part_in_checkpoints() -> None:
@@ -404,7 +425,7 @@ def test_an_abort_does_not_let_its_cancel_marker_overtake_an_older_barrier() -> 
     b.subtask.trigger(Barrier(checkpoint(2)))
     b.subtask.abort(checkpoint(2))
     b.steps()
-    assert b.output[:2] == [barrier(1), BarrierCancelled(checkpoint(2))]
+    assert b.output == [barrier(1), [1], BarrierCancelled(checkpoint(2)), EndOfInput()]
 
 
 def test_the_abort_of_a_checkpoint_whose_barrier_is_out_changes_nothing() -> None:
