@@ -197,8 +197,8 @@ class World:
         for driver in list(self.drivers):
             if driver.reported and driver.reported.outcome is Outcome.FINISHED:
                 if driver.number < self._driver_count and self.users.drained:
-                    # It was drained, and has rows left for whoever has taken over from it.
-                    self._bury(driver)
+                    # It was drained, and has rows left for whoever takes over from it.
+                    self.crash_driver(driver, "drained")
                     continue
                 if self.rng.random() > RESUMED_AT_THE_END or self._driver_count >= DRIVERS_MAX:
                     return True

@@ -26,18 +26,31 @@ ATTEMPTS_KEPT = 64
 
 def current_lineage(storage: Storage) -> Lineage | None:
     """The lineage of the newest attempt that has run, which a resume goes on with."""
-    newest = newest_run(storage.list(layout.ATTEMPTS))
+    newest = newest_run(storage, storage.list(layout.ATTEMPTS))
     return None if newest is None else newest.lineage
 
 
-def newest_run(names: list[str]) -> AttemptNote | None:
+def newest_run(storage: Storage, names: list[str]) -> AttemptNote | None:
     """The start of the newest attempt that was claimed and started. Where claims or starts were taken away, what is
     left tells."""
     claimed = {attempt for name in names if (attempt := layout.claimed_attempt(name)) is not None}
     notes = [note for name in names if (note := AttemptNote.parse(name)) is not None]
-    # A start without its claim may be a late one, of somebody whose directory was deleted.
+    # A start without its claim, or with the claim of another run, may be a late one, of somebody whose directory was
+    # deleted.
     starts = [note for note in notes if note.note == "start" and note.attempt in claimed]
-    return max(starts or notes, key=lambda note: note.attempt, default=None)
+    starts.sort(key=lambda note: note.attempt, reverse=True)
+    newest = next((note for note in starts if len(starts) == 1 or _is_of_its_claim(storage, note)), None)
+    return newest or max(starts or notes, key=lambda note: note.attempt, default=None)
+
+
+def _is_of_its_claim(storage: Storage, start: AttemptNote) -> bool:
+    """Whether who has claimed the attempt has noted its start. What is damaged or does not say is believed."""
+    try:
+        noted = read_record(storage, start.path).get("run")
+        claimed = read_record(storage, layout.claim_path(start.attempt)).get("run")
+    except (FileNotFoundError, CorruptCheckpoint):
+        return True
+    return noted is None or noted == claimed
 
 
 def read_record(storage: Storage, path: str) -> Any:
@@ -121,7 +134,7 @@ class Attempts:
     def note(self, attempt: AttemptId, note: Note, body: Json) -> None:
         """Write down something about an attempt of this driver's, in place of what it said before."""
         self._check_open()
-        self._storage.publish(AttemptNote(attempt, self._lineage, note).path, seal(body))
+        self._storage.publish(AttemptNote(attempt, self._lineage, note).path, seal({**body, "run": self._run}))
         if note == "start":
             self._started = attempt
 
@@ -156,7 +169,7 @@ class Attempts:
     def is_finished(self) -> bool:
         """Whether the newest attempt that has run, of whatever lineage, has ended and committed everything."""
         names = self._storage.list(layout.ATTEMPTS)
-        newest = newest_run(names)
+        newest = newest_run(self._storage, names)
         return newest is not None and replace(newest, note="finished").path.rpartition("/")[2] in names
 
     def forget(self, oldest_needed: AttemptId) -> list[str]:
@@ -209,7 +222,9 @@ class Attempts:
             mine.append(AttemptNote(self._started, self._lineage, "start").path)
         is_gone = any(path.rpartition("/")[2] not in names for path in mine)
         others = [n for name in names if (n := AttemptNote.parse(name)) is not None and n.lineage != self._lineage]
-        if is_gone or any(note.attempt == self.own for note in others):
+        # Somebody whose directory was deleted may note late what he had claimed there: the claim says whose it is now.
+        is_shared = any(note.attempt == self.own for note in others) and self._run_of(self.own) != self._run
+        if is_gone or is_shared:
             raise OwnershipError(
                 f"job {self._job!r}: what this driver has noted about attempt {self.own} is gone: its checkpoint "
                 "directory was deleted, or files in it were. It stops and commits nothing more; start it again"

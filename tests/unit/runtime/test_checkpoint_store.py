@@ -273,7 +273,7 @@ def test_a_claim_is_noted_with_the_writer_of_what_it_restores() -> None:
     store.publish(manifest(1, store.claim().attempt))
     store.claim()
     start = unseal(storage.read(AttemptNote(AttemptId(2), LIFE, "start").path).to_pybytes(), "the start")
-    assert start == {"restored_from": 1, "writer": 1, "ids_below": 2 + IDS_LEASED, "origin": None}
+    assert start == {"restored_from": 1, "writer": 1, "ids_below": 2 + IDS_LEASED, "origin": None, "run": ""}
 
 
 def test_a_driver_that_was_overtaken_between_its_claim_and_its_start_does_not_run() -> None:

@@ -82,3 +82,22 @@ def test_a_claim_that_hangs_until_its_driver_has_ended_goes_no_further() -> None
     with pytest.raises(OwnershipError, match="this driver has ended"):
         store.claim()
     assert [name for name in storage.list(layout.ATTEMPTS) if not name.endswith(".claim")] == []
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_start_that_is_noted_late_where_all_was_deleted_does_not_overrule_the_run_that_is_there(
+    attempts: int,
+) -> None:
+    storage = FaultyStorage()
+    frozen = store_of(storage, "0000000001")
+    frozen.adopt("run-0", resume=False)
+    for _ in range(attempts):
+        taken = frozen.claim().attempt
+    storage.delete(layout.ATTEMPTS)
+    store = running(storage)
+    for _ in range(attempts - 1):
+        store.claim()
+    frozen._attempts.note(taken, "start", {"restored_from": None, "writer": None, "ids_below": 65, "origin": None})
+    assert current_lineage(storage) == LIFE
+    store.finish()
+    assert store_of(storage, NEXT_LIFE)._attempts.is_finished()
