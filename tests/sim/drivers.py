@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tests.sim.faults import FAULT_STEPS
 from tests.sim.stage import SimCluster, SimulationFailed
 from tests.sim.work import CallerCrashed, Process, SimBackground, Work
 from weir.config import FixedDelay, JobConfig
@@ -115,7 +116,7 @@ class SimDriver(Process):
 
     def go_on(self, work: Work) -> None:
         super().go_on(work)
-        if self.freezes_in_launch is not None and self.is_early:
+        if self.freezes_in_launch is not None and self.is_early and self._world.steps < FAULT_STEPS:
             self.freezes_in_launch -= 1
             if self.freezes_in_launch <= 0:
                 self.freezes_in_launch = None

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from weir.errors import CorruptCheckpoint, OwnershipError
+from weir.errors import CorruptCheckpoint, OwnershipError, StorageUnavailable
 from weir.ids import AttemptId, Lineage
 from weir.runtime import layout
 from weir.runtime.layout import AttemptNote, Note
@@ -117,8 +118,17 @@ class Attempts:
             self._check_open()
             # No two claims have the same content, so that one whose reply was lost is known by it.
             if self._storage.create(layout.claim_path(attempt), seal({"run": self._run, "attempt": attempt})):
+                self._check_still_there(attempt)
                 self.claims.append(attempt)
                 return attempt
+
+    def withdraw(self, attempt: AttemptId) -> None:
+        """Give up a claim under which nothing has been noted or written: nobody is to be stopped by it."""
+        if attempt in self.claims:
+            self.claims.remove(attempt)
+        with suppress(StorageUnavailable):
+            if self._is_of(attempt, {self._run}):
+                self._storage.delete(layout.claim_path(attempt))
 
     def check_newest(self) -> None:
         """OwnershipError when another driver has claimed a newer attempt, or this one has ended."""
@@ -201,6 +211,16 @@ class Attempts:
         if self._is_closed:
             raise OwnershipError(f"job {self._job!r}: this driver has ended, and changes nothing more")
 
+    def _check_still_there(self, attempt: AttemptId) -> None:
+        """The create may have hung until the directory was deleted, and another run had begun in it."""
+        if self.own is None:
+            return
+        try:
+            self._check_there(self._storage.list(layout.ATTEMPTS))
+        except OwnershipError:
+            self.withdraw(attempt)
+            raise
+
     def _check_first(self, claimed: list[AttemptId]) -> None:
         """OwnershipError when there is a newer claim than this run knows of, and it is of a run that began later."""
         if self.own is None and self._found is None:
@@ -209,7 +229,9 @@ class Attempts:
         # The run that was found may have gone on meanwhile; one of ours may have been made although the reply was lost.
         known: set[str | None] = {self._run} if self.own is not None else {self._run, found}
         for attempt in claimed:
-            if attempt > (self.own or newest) and not self._is_of(attempt, known):
+            # The number that was found may be another's by now, if its claim was withdrawn.
+            is_reused = attempt == newest and self.own is None and found is not None
+            if (attempt > (self.own or newest) or is_reused) and not self._is_of(attempt, known):
                 raise self._overtaken(attempt)
 
     def _check_there(self, names: list[str]) -> None:

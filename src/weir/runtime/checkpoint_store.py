@@ -136,7 +136,7 @@ class CheckpointStore:
         """
         attempt = self._attempts.take(above)
         if not self._is_checked:
-            self._check_lineage()
+            self._check_behind(attempt)
             self._is_checked = True
         self._attempts.bears_damage = back_to is not None
         listing = self.listing()
@@ -271,6 +271,13 @@ class CheckpointStore:
         self._retirement.retire_again()
 
     # --- Looking ----------------------------------------------------------------------------------------
+
+    def _check_behind(self, attempt: AttemptId) -> None:
+        try:
+            self._check_lineage()
+        except OwnershipError:
+            self._attempts.withdraw(attempt)  # Whoever is there goes on.
+            raise
 
     def _check_lineage(self) -> None:
         """Behind the first claim nobody else completes anything any more: what was found before must still hold."""

@@ -101,3 +101,48 @@ def test_a_start_that_is_noted_late_where_all_was_deleted_does_not_overrule_the_
     assert current_lineage(storage) == LIFE
     store.finish()
     assert store_of(storage, NEXT_LIFE)._attempts.is_finished()
+
+
+def test_a_claim_that_lands_where_all_was_deleted_and_begun_anew_is_withdrawn() -> None:
+    storage = FaultyStorage()
+    hanging = store_of(storage, "0000000001")
+    hanging.adopt("run-0", resume=False)
+    hanging.claim()
+    hanging.claim()
+    begun: list[CheckpointStore] = []
+
+    def anew() -> None:
+        storage.delete(layout.ATTEMPTS)
+        begun.append(running(storage))
+
+    storage.then("list", anew)
+    with pytest.raises(OwnershipError, match="what this driver has noted about attempt 2 is gone"):
+        hanging.claim()
+    assert current_lineage(storage) == LIFE
+    begun[0].publish(manifest(2, AttemptId(1)))  # not stopped by a claim that nobody goes on with
+
+
+def test_a_first_claim_that_is_refused_stops_nobody() -> None:
+    storage = FaultyStorage()
+    store = store_of(storage)
+    store.adopt("run-1", resume=False)
+    attempt = store.claim().attempt
+    late = store_of(storage, NEXT_LIFE)
+    late.adopt("run-2", resume=False)
+    store.publish(manifest(1, attempt))
+    with pytest.raises(OwnershipError, match="pass resume=True"):
+        late.claim()
+    store.publish(manifest(2, attempt))
+
+
+def test_a_number_that_was_withdrawn_and_claimed_again_is_another_run() -> None:
+    storage = FaultyStorage()
+    first, waiting, third = store_of(storage), store_of(storage), store_of(storage)
+    first.adopt("run-1", resume=True)
+    attempt = first.claim().attempt
+    waiting.adopt("run-2", resume=True)
+    first._attempts.withdraw(attempt)
+    third.adopt("run-3", resume=True)
+    third.claim()
+    with pytest.raises(OwnershipError, match="while this one was starting"):
+        waiting.claim()
