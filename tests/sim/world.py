@@ -196,8 +196,9 @@ class World:
     def _has_finished(self) -> bool:
         for driver in list(self.drivers):
             if driver.reported and driver.reported.outcome is Outcome.FINISHED:
-                if driver.number < self._driver_count and self.users.drained:
-                    # It was drained, and has rows left for whoever takes over from it.
+                if self.users.drained and any(other is not driver and not other.is_gone for other in self.drivers):
+                    # It was drained, and has rows left for whoever takes over from it, be it one that was started
+                    # before and looked later.
                     self.crash_driver(driver, "drained")
                     continue
                 if self.rng.random() > RESUMED_AT_THE_END or self._driver_count >= DRIVERS_MAX:

@@ -34,7 +34,7 @@ def current_lineage(storage: Storage) -> Lineage | None:
 def newest_run(storage: Storage, names: list[str]) -> AttemptNote | None:
     """The start of the newest attempt that was claimed and started. Where claims or starts were taken away, what is
     left tells."""
-    claimed = {attempt for name in names if (attempt := layout.claimed_attempt(name)) is not None}
+    claimed = set(_claimed(names))
     notes = [note for name in names if (note := AttemptNote.parse(name)) is not None]
     # A start without its claim, or with the claim of another run, may be a late one, of somebody whose directory was
     # deleted.
@@ -67,6 +67,10 @@ def read_record(storage: Storage, path: str) -> Any:
         raise CorruptCheckpoint(f"{error}, {way_out}") from error
 
 
+def _claimed(names: list[str]) -> list[AttemptId]:
+    return [attempt for name in names if (attempt := layout.claimed_attempt(name)) is not None]
+
+
 class Attempts:
     """The attempts of one job, as a driver of one lineage sees them."""
 
@@ -97,7 +101,9 @@ class Attempts:
         run that was found: a start that hangs, and goes on when another runs, gives way to it."""
         self._run = run
         if self._found is None:
-            newest = AttemptId(max(self.claimed(), default=0))
+            names = self._storage.list(layout.ATTEMPTS)
+            standing = (a for a in sorted(_claimed(names), reverse=True) if not self._is_withdrawn(a, names))
+            newest = next(standing, AttemptId(0))
             self._found = newest, self._run_of(newest)
 
     def close(self) -> None:
@@ -110,11 +116,10 @@ class Attempts:
         while True:
             self._check_open()
             names = self._storage.list(layout.ATTEMPTS)
-            claimed = [a for name in names if (a := layout.claimed_attempt(name)) is not None]
-            self._check_first(claimed)
+            self._check_first(names)
             self._check_there(names)
             noted = [note.attempt for name in names if (note := AttemptNote.parse(name)) is not None]
-            attempt = AttemptId(max([above, *claimed, *noted]) + 1)
+            attempt = AttemptId(max([above, *_claimed(names), *noted]) + 1)
             self._check_open()
             # No two claims have the same content, so that one whose reply was lost is known by it.
             if self._storage.create(layout.claim_path(attempt), seal({"run": self._run, "attempt": attempt})):
@@ -123,12 +128,14 @@ class Attempts:
                 return attempt
 
     def withdraw(self, attempt: AttemptId) -> None:
-        """Give up a claim under which nothing has been noted or written: nobody is to be stopped by it."""
+        """Give up a claim under which nothing has been noted or written: nobody is to be stopped by it. The claim
+        itself stays: its number is never used again, however late this takes effect."""
         if attempt in self.claims:
             self.claims.remove(attempt)
         with suppress(StorageUnavailable):
-            if self._is_of(attempt, {self._run}):
-                self._storage.delete(layout.claim_path(attempt))
+            self._storage.publish(
+                layout.withdrawal_path(attempt, self._lineage), seal({"run": self._run, "attempt": attempt})
+            )
 
     def check_newest(self) -> None:
         """OwnershipError when another driver has claimed a newer attempt, or this one has ended."""
@@ -136,9 +143,9 @@ class Attempts:
         if self.own is None:
             raise OwnershipError(f"job {self._job!r}: this driver has not claimed an attempt")
         names = self._storage.list(layout.ATTEMPTS)
-        claimed = [attempt for name in names if (attempt := layout.claimed_attempt(name)) is not None]
-        if (newer := overtaken_by(claimed, self.own)) is not None:
-            raise self._overtaken(newer)
+        newer = [attempt for attempt in _claimed(names) if attempt > self.own]
+        if (by := overtaken_by((a for a in newer if not self._is_withdrawn(a, names)), self.own)) is not None:
+            raise self._overtaken(by)
         self._check_there(names)
 
     def note(self, attempt: AttemptId, note: Note, body: Json) -> None:
@@ -154,8 +161,8 @@ class Attempts:
         return [note for name in names if (note := AttemptNote.parse(name)) is not None]
 
     def claimed(self) -> tuple[AttemptId, ...]:
-        names = self._storage.list(layout.ATTEMPTS)
-        return tuple(attempt for name in names if (attempt := layout.claimed_attempt(name)) is not None)
+        """All that there are, withdrawn ones included."""
+        return tuple(_claimed(self._storage.list(layout.ATTEMPTS)))
 
     def starts(self, notes: list[AttemptNote]) -> tuple[AttemptStart, ...]:
         """Where the attempts of this lineage started from."""
@@ -190,7 +197,7 @@ class Attempts:
         paths = []
         for name in self._storage.list(layout.ATTEMPTS):
             note = AttemptNote.parse(name)
-            attempt = layout.claimed_attempt(name) if note is None else note.attempt
+            attempt = (layout.claimed_attempt(name) or layout.withdrawn_attempt(name)) if note is None else note.attempt
             if attempt is not None and attempt < below:
                 paths.append(f"{layout.ATTEMPTS}/{name}")
         return paths
@@ -221,17 +228,16 @@ class Attempts:
             self.withdraw(attempt)
             raise
 
-    def _check_first(self, claimed: list[AttemptId]) -> None:
+    def _check_first(self, names: list[str]) -> None:
         """OwnershipError when there is a newer claim than this run knows of, and it is of a run that began later."""
         if self.own is None and self._found is None:
             return  # Nobody has looked before.
         newest, found = self._found or (AttemptId(0), None)
         # The run that was found may have gone on meanwhile; one of ours may have been made although the reply was lost.
         known: set[str | None] = {self._run} if self.own is not None else {self._run, found}
-        for attempt in claimed:
-            # The number that was found may be another's by now, if its claim was withdrawn.
-            is_reused = attempt == newest and self.own is None and found is not None
-            if (attempt > (self.own or newest) or is_reused) and not self._is_of(attempt, known):
+        for attempt in _claimed(names):
+            is_newer = attempt > (self.own or newest)
+            if is_newer and not self._is_of(attempt, known) and not self._is_withdrawn(attempt, names):
                 raise self._overtaken(attempt)
 
     def _check_there(self, names: list[str]) -> None:
@@ -256,6 +262,16 @@ class Attempts:
         """Whether one of these runs made the claim."""
         run = self._run_of(attempt)
         return bool(run) and run in runs
+
+    def _is_withdrawn(self, attempt: AttemptId, names: list[str]) -> bool:
+        """Whether the run that made the claim has given it up. What another has noted, whose directory was deleted and
+        who had the same number there, says nothing of it."""
+        for name in names:
+            if layout.withdrawn_attempt(name) == attempt:
+                with suppress(FileNotFoundError, CorruptCheckpoint):
+                    if self._is_of(attempt, {read_record(self._storage, f"{layout.ATTEMPTS}/{name}").get("run")}):
+                        return True
+        return False
 
     def _run_of(self, attempt: AttemptId) -> str | None:
         """Which run made a claim; None: there is none, or nobody can say."""

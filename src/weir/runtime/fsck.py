@@ -90,7 +90,7 @@ def examined(storage: Storage, progress: Progress = lambda path: None) -> Report
     report = Report(_UNKNOWN, current_lineage(storage))
     _check_owner(storage, report)
     for name in storage.list(layout.ATTEMPTS):
-        if layout.claimed_attempt(name) is not None or AttemptNote.parse(name) is not None:
+        if layout.is_record(name):
             _check_record(storage, f"{layout.ATTEMPTS}/{name}", report)
     if lost := _lost_lineages(storage):
         for lineage in lost:

@@ -2,6 +2,7 @@
 
     job.json                              whose directory this is
     attempts/0000000003.claim             attempt 3 has been taken by a driver
+    attempts/0000000003.LINEAGE.withdrawn … which gave it up before it did anything: nobody is stopped by it
     attempts/0000000003.LINEAGE.start     … and starts from this checkpoint, in this lineage
     attempts/0000000003.LINEAGE.ids       … and has given out the ids of checkpoints below this one
     attempts/0000000003.LINEAGE.completed … and has told its tasks that this checkpoint is complete
@@ -42,6 +43,7 @@ _CHECKPOINT = re.compile(r"chk-(\d{10,})")
 _STATE = re.compile(r"a\d+-.+")
 _SHARED = re.compile(r"(\d{10,})-a\d+-.+")
 _CLAIM = re.compile(r"(\d{10,})\.claim")
+_WITHDRAWN = re.compile(rf"(\d{{10,}})\.{LINEAGE_PATTERN}\.withdrawn")
 _NOTE = re.compile(rf"(\d{{10,}})\.({LINEAGE_PATTERN})\.(start|ids|completed|finished)")
 
 
@@ -87,6 +89,20 @@ def claim_path(attempt: AttemptId) -> str:
 def claimed_attempt(name: str) -> AttemptId | None:
     match = _CLAIM.fullmatch(name)
     return AttemptId(int(match[1])) if match else None
+
+
+def withdrawal_path(attempt: AttemptId, lineage: Lineage) -> str:
+    return f"{ATTEMPTS}/{attempt:010d}.{lineage}.withdrawn"
+
+
+def withdrawn_attempt(name: str) -> AttemptId | None:
+    match = _WITHDRAWN.fullmatch(name)
+    return AttemptId(int(match[1])) if match else None
+
+
+def is_record(name: str) -> bool:
+    """Whether a file about attempts is one of ours."""
+    return any(known.fullmatch(name) for known in (_CLAIM, _WITHDRAWN, _NOTE))
 
 
 # --- Below a lineage ------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from weir.ids import AttemptId, CheckpointId
 from weir.runtime import layout
 from weir.runtime.attempts import current_lineage
 from weir.runtime.checkpoint_store import CheckpointStore
+from weir.snapshot.records import seal
 
 
 def running(storage: FaultyStorage) -> CheckpointStore:
@@ -135,7 +136,7 @@ def test_a_first_claim_that_is_refused_stops_nobody() -> None:
     store.publish(manifest(2, attempt))
 
 
-def test_a_number_that_was_withdrawn_and_claimed_again_is_another_run() -> None:
+def test_a_number_that_was_withdrawn_is_not_claimed_again() -> None:
     storage = FaultyStorage()
     first, waiting, third = store_of(storage), store_of(storage), store_of(storage)
     first.adopt("run-1", resume=True)
@@ -143,6 +144,50 @@ def test_a_number_that_was_withdrawn_and_claimed_again_is_another_run() -> None:
     waiting.adopt("run-2", resume=True)
     first._attempts.withdraw(attempt)
     third.adopt("run-3", resume=True)
-    third.claim()
+    assert third.claim().attempt == attempt + 1
     with pytest.raises(OwnershipError, match="while this one was starting"):
         waiting.claim()
+
+
+def test_a_withdrawal_that_lands_late_gives_up_no_claim_of_another_run() -> None:
+    """Its directory was deleted and begun anew, and somebody else has the same number there."""
+    storage = FaultyStorage()
+    late = store_of(storage)
+    late.adopt("run-0", resume=False)
+    late.claim()
+    taken = late.claim().attempt
+    storage.delete(layout.ATTEMPTS)
+    older, newer = store_of(storage), store_of(storage, is_found=True)
+    older.adopt("run-1", resume=False)
+    older.claim()
+    newer.adopt("run-2", resume=True)
+    assert newer.claim().attempt == taken
+    late._attempts.withdraw(taken)
+    with pytest.raises(OwnershipError, match="taken over"):
+        older.check_newest()
+    newer.check_newest()
+
+
+def test_a_start_that_finds_a_withdrawn_claim_takes_over_from_the_run_below_it() -> None:
+    storage = FaultyStorage()
+    runs = store_of(storage)
+    runs.adopt("run-1", resume=False)
+    attempt = runs.claim().attempt
+    refused = store_of(storage, NEXT_LIFE)
+    refused.adopt("run-2", resume=False)
+    runs.publish(manifest(1, attempt))
+    with pytest.raises(OwnershipError, match="pass resume=True"):
+        refused.claim()
+    started = store_of(storage, is_found=True)
+    started.adopt("run-3", resume=True)
+    assert runs.claim().attempt == 3  # It restarts its tasks, stopped by nobody.
+    assert newest(started.claim()) == (4, 1)
+
+
+def test_a_damaged_withdrawal_withdraws_nothing() -> None:
+    storage = FaultyStorage()
+    runs = running(storage)
+    storage.write(layout.claim_path(AttemptId(2)), seal({"run": "run-2", "attempt": 2}))
+    storage.write(layout.withdrawal_path(AttemptId(2), LIFE), b"{")
+    with pytest.raises(OwnershipError, match="taken over"):
+        runs.check_newest()

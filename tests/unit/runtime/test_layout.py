@@ -25,6 +25,10 @@ def test_other_names_are_no_checkpoints(name: str) -> None:
 
 
 def test_a_claim_is_not_taken_for_a_start_nor_a_temporary_file_for_either() -> None:
+    withdrawal = layout.withdrawal_path(AttemptId(3), Lineage("00000000aa")).split("/")[1]
+    assert layout.withdrawn_attempt(withdrawal) == 3
+    assert AttemptNote.parse(withdrawal) is None and layout.claimed_attempt(withdrawal) is None
+    assert layout.is_record(withdrawal) and layout.is_record("0000000001.claim") and not layout.is_record("1.claim")
     assert AttemptNote.parse("0000000001.claim") is None
     assert layout.claimed_attempt("0000000001.00000000aa.start") is None
     assert AttemptNote.parse("0000000001.00000000aa.start.tmp") is None
