@@ -48,6 +48,7 @@ class SimDriver(Process):
         self.background = AmbushedBackground(world, self)
         self.number = number
         self.is_fresh = not resume
+        self.goes_back = back_to is not None
         self.name = f"driver-{number}"
         self.was_broken = False
         """A task of it has died, or was killed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 FIRST_SEED = {
     "aborted_epoch_dropped": 103,
+    "attempts_of_a_backup_come_twice": 834,
     "attempts_that_never_started_count": 104,
     "back_edge_is_not_logged": 27,
     "bases_are_not_kept": 26,
@@ -29,6 +30,7 @@ FIRST_SEED = {
     "finish_removes_all_that_is_pending": 1_170,
     "fired_timers_are_in_the_snapshot": 11,
     "frozen_state_sees_later_rows": 5,
+    "fsck_takes_what_is_under_way": 182,
     "going_back_counts_from_there": 57,
     "going_back_shares_the_old_files": 57,
     "held_rows_after_barrier": 6,

@@ -2,8 +2,9 @@
 
 Laws: what is committed may be compacted, moved or deleted by its readers, and the job resumes all the same. When its
 checkpoints are gone, or the newest of them is, and output is there, it is refused; when they are put back, it goes on.
-Going back to an older checkpoint is done when it is asked for, and loses nothing. A start from the beginning, where
-everything was deleted, is not disturbed by what is left of the run before.
+Going back to an older checkpoint is done when it is asked for, and loses nothing; so is going forth again, and going on
+from a backup. `weir fsck` finds nothing damaged beside a job that runs, and its repairs take nothing that is needed. A
+start from the beginning, where everything was deleted, is not disturbed by what is left of the run before.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from weir.connectors import FileSink
 from weir.ids import CheckpointId
 from weir.runtime import layout
 from weir.runtime.attempts import current_lineage
+from weir.runtime.fsck import examined, repair
 from weir.runtime.phases import Notice
 
 if TYPE_CHECKING:
@@ -36,8 +38,19 @@ FORGOTTEN = 0.5
 BROKEN_OFF = 0.4
 """How often a start that goes back dies when it has copied what it goes back to."""
 
+TAKEN_CARE_OF = 0.5
+"""How often those who do nothing else tidy up, back up, or go back and forth."""
+
 ACT_STEPS = 1_200
 """Acts fall within the first so many steps."""
+
+
+class Program(Process):
+    """What users run beside the job."""
+
+    def main_ended(self, work: Work) -> None:
+        if isinstance(work.result, Exception):
+            raise work.result
 
 
 class Hands:
@@ -45,7 +58,7 @@ class Hands:
 
     def __init__(self, world: World, rng: random.Random) -> None:
         self.rng = rng
-        self.program = Process(1)
+        self.program = Program(1)
         """What they run beside the job."""
         self.program.is_lucky = True
         self.went_back = False
@@ -58,9 +71,13 @@ class Hands:
         self._oldest: CheckpointId | None = None
         """While it is away: no attempt may restore anything older; None: nothing at all."""
         self._files = 0
+        self._touched = 0
+        """How often they have changed what the job alone may change."""
         self._given_up: set[str] = set()
         """Lineages that they have deleted."""
         self.latecomers = Latecomers(world, rng)
+        self._backup: dict[str, bytes] = {}
+        """What the checkpoint directory was, at a moment."""
 
     @property
     def has_removed(self) -> bool:
@@ -78,9 +95,10 @@ class Hands:
 
     def finish(self) -> None:
         """Whoever looks at the output waits until they are done."""
-        if self.program.main is not None:
-            self.program.main.go_to_the_end()
+        if (main := self.program.main) is not None:
+            main.go_to_the_end()
             self.program.main = None
+            self.program.main_ended(main)
 
     def noticed(self, notice: Notice) -> None:
         """An attempt that runs while something was taken away must not have fallen back."""
@@ -159,17 +177,76 @@ class Hands:
         return True
 
     def go_back(self) -> bool:
-        """The job is killed, and resumed from an older checkpoint."""
+        """The job is killed, and resumed from an older checkpoint, or from a newer one when it had gone back before."""
         world = self._world
-        if self._removed or not world.completed_ids:
+        if self._removed or not world.completed_ids or (back_to := self._any_checkpoint()) is None:
             return False
-        with world.storage.quiet():
-            valid = world.store().listing().valid
-        if not valid:
-            return False
-        back_to = self.rng.choice(valid)
         world.kill_drivers(f"users go back to {back_to}")
         world.start_driver(resume=True, back_to=back_to)
+        return True
+
+    def go_back_elsewhere(self, error: str) -> bool:
+        """What they had named was retired by a delete that was on its way when they looked: they name another."""
+        if "to go back to; there are: chk-" not in error or (back_to := self._any_checkpoint()) is None:
+            return False
+        self._world.log(f"users go back to {back_to} instead")
+        self._world.start_driver(resume=True, back_to=back_to)
+        return True
+
+    def _any_checkpoint(self) -> CheckpointId | None:
+        with self._world.storage.quiet():
+            listing = self._world.store().listing()
+        there = [e.checkpoint for e in listing.published if e.checkpoint in self._world.completed_ids]
+        choices = sorted({*listing.valid, *there})
+        return self.rng.choice(choices) if choices else None
+
+    def tidy_up(self) -> bool:
+        """They run weir fsck --repair beside the job."""
+        world = self._world
+        if self.program.main is not None or self._removed or not world.completed_ids:
+            return False
+        self.program.main = Work(self._tidy_up, owner=self.program)
+        return True
+
+    def _tidy_up(self) -> None:
+        touched = self._touched
+        report = examined(self._world.job_storage)
+        if not report.is_whole and self._touched == touched:
+            damage = [*report.problems, *(p for checked in report.checkpoints for p in checked.problems)]
+            raise SimulationFailed(f"weir fsck finds damage where there is none: {damage[:3]}")
+        removed = repair(self._world.job_storage, report)
+        self._world.log(f"weir fsck --repair has removed {removed} of {len(report.leftovers)}")
+
+    def back_up(self) -> bool:
+        """They take a copy of the checkpoint directory."""
+        if self._removed or not self._world.completed_ids:
+            return False
+        root = f"{self._world.place}/sim/"
+        self._backup = {name: data for name, data in self._world.storage.files.items() if name.startswith(root)}
+        self._world.log("users back up the checkpoints")
+        return True
+
+    def bring_back(self) -> bool:
+        """The checkpoint directory is lost with all that runs, and they go on from their copy of it."""
+        world = self._world
+        if self._removed or self.program.main is not None:
+            return False
+        if not self._backup or not all(isinstance(sink, FileSink) for sink in world.sinks):
+            return True
+        world.kill_everything("users bring their backup back")
+        self._touched += 1
+        root = f"{world.place}/sim/"
+        world.storage.remove([name for name in world.storage.files if name.startswith(root)])
+        for name, data in self._backup.items():
+            world.storage.put(name, data)
+        world.newest_completed = None
+        world.users.drained.clear()
+        world.watch.forget()
+        with world.storage.quiet():
+            newest = world.store().listing().newest
+        if newest is None:
+            raise SimulationFailed("a backup of completed checkpoints has none")
+        world.start_driver(resume=True, back_to=newest)
         return True
 
     def breaks_off(self) -> bool:
@@ -189,6 +266,8 @@ class Hands:
             return False
         if not self.latecomers.is_good_moment(self._acts[0][0]):
             return False
+        self._given_up |= {driver.store.lineage for driver in world.drivers if driver.has_started}
+        self._given_up |= {part for name in world.storage.files for part in name.split("/") if layout.is_lineage(part)}
         # Best when the others are about to give out the ids that these have next.
         thaw_at = max(0, self.rng.choice([0, 1, *[len(world.completed_ids)] * 4]) - self.rng.randrange(2))
         if self.rng.random() < FORGOTTEN:
@@ -197,7 +276,6 @@ class Hands:
         else:
             world.kill_drivers("users start anew")
         self.latecomers.freeze(thaw_at)
-        self._given_up |= {driver.store.lineage for driver in world.drivers if driver.has_started}
         roots = tuple(f"{world.place}/{below}/" for below in ("sim", "out", "archive"))
         world.storage.remove([name for name in world.storage.files if name.startswith(roots)])
         world.external.clear()
@@ -205,6 +283,8 @@ class Hands:
         world.watch.start_anew()
         world.completed_ids, world.newest_completed, self.went_back = [], None, False
         world.launched.clear()
+        self._backup = {}
+        self._touched += 1
         self.started_anew = True
         world.start_driver(resume=False)
         return True
@@ -227,6 +307,7 @@ class Hands:
     def _take_away(self, names: list[str], what: str) -> None:
         world = self._world
         world.kill_drivers(f"users take away {what}")
+        self._touched += 1
         self._removed = {name: world.storage.files[name] for name in names if name in world.storage.files}
         world.storage.remove(names)
         world.watch.forget()
@@ -237,6 +318,9 @@ def draw_acts(rng: random.Random) -> list[tuple[int, Callable[[Hands], bool]]]:
     kinds = rng.choice([[], [], [Hands.compact] * 4, [Hands.compact], ACTS, ACTS])
     count = rng.randint(1, 3) if kinds else 0
     drawn = [(50 + int(rng.random() ** 2 * ACT_STEPS), rng.choice(kinds)) for _ in range(count)]
+    if not drawn and rng.random() < TAKEN_CARE_OF:
+        steps = sorted(50 + int(rng.random() ** 2 * ACT_STEPS) for _ in range(3))
+        return list(zip(steps, rng.choice(CARE), strict=False))
     return sorted(drawn, key=lambda act: act[0])
 
 
@@ -247,6 +331,14 @@ ACTS: list[Callable[[Hands], bool]] = [
     Hands.go_back,
     *[Hands.start_anew] * 2,
 ]
+
+CARE: list[list[Callable[[Hands], bool]]] = [
+    [Hands.tidy_up],
+    [Hands.tidy_up, Hands.tidy_up, Hands.go_back],
+    [Hands.back_up, Hands.bring_back],
+    [Hands.go_back, Hands.go_back],
+]
+"""What they do one after the other, in some of the runs in which they do nothing else."""
 
 
 def archive_of(sink: FileSink) -> str:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+from tests.sim.care_variants import CARE_VARIANTS
 from tests.sim.loops import LOOP_VARIANTS
 from tests.sim.patching import all_of, patched, patched_here
 from tests.sim.savepoint_variants import SAVEPOINT_VARIANTS
@@ -450,6 +451,7 @@ VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         lost_region_counts_as_finished,
         *SAVEPOINT_VARIANTS,
         *STORAGE_VARIANTS,
+        *CARE_VARIANTS,
         *TIME_VARIANTS,
         *LOOP_VARIANTS,
     )

@@ -409,6 +409,17 @@ class World:
         for driver in list(self.drivers):
             self._bury(driver)
 
+    def kill_everything(self, reason: str) -> None:
+        """Drivers, tasks, and what of theirs was on its way."""
+        self.kill_drivers(reason)
+        for stage in self.stages.values():
+            for task in stage.tasks:
+                if task.alive:
+                    task.die(reason)
+        self.orphans.clear()
+        self._given_out.clear()
+        self.launched.clear()
+
     def forget_drivers(self, *, thaw_at: int) -> None:
         """They are frozen, and go on when another has completed so many checkpoints."""
         for driver in list(self.drivers):
@@ -455,7 +466,9 @@ class World:
             if ended.outcome not in left and not driver.is_forgotten and not self._was_overtaken(ended):
                 if self.hands.has_removed:
                     self.hands.was_refused()
-                elif not self._came_late(ended.error or ""):
+                elif not self._came_late(ended.error or "") and not (
+                    driver.goes_back and self.hands.go_back_elsewhere(ended.error or "")
+                ):
                     raise SimulationFailed(f"{driver.name} ended as {ended}")
             self._bury(driver)
         if all(driver.is_forgotten for driver in self.drivers):

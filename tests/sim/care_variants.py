@@ -1,0 +1,35 @@
+"""What users do with care, broken on purpose: repairs beside the job, and going on from a backup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+from tests.sim.patching import patched
+from weir.ids import AttemptId, CheckpointId
+from weir.runtime import fsck, layout
+from weir.runtime.ports import Storage
+from weir.runtime.sink_desk import SinkDesk
+
+
+def fsck_takes_what_is_under_way() -> AbstractContextManager[None]:
+    """Whatever no manifest names is left over, though a checkpoint may be about to."""
+
+    def orphans(below: Storage, named: dict[CheckpointId, set[str]]) -> Iterator[str]:
+        used = set().union(*named.values())
+        for name in below.list(layout.SHARED):
+            if (path := f"{layout.SHARED}/{name}") not in used:
+                yield path
+
+    return patched(fsck, "_orphans", orphans)
+
+
+def attempts_of_a_backup_come_twice() -> AbstractContextManager[None]:
+    """Where checkpoints were brought back from a backup, attempts are counted from what it knows of."""
+    return patched(SinkDesk, "traces", lambda self, plan: (CheckpointId(0), AttemptId(0)))
+
+
+CARE_VARIANTS = (
+    fsck_takes_what_is_under_way,
+    attempts_of_a_backup_come_twice,
+)
