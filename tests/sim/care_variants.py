@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from tests.sim.patching import patched
 from weir.ids import AttemptId, CheckpointId
 from weir.runtime import fsck, layout
+from weir.runtime.attempts import Attempts
 from weir.runtime.ports import Storage
 from weir.runtime.sink_desk import SinkDesk
 
@@ -29,7 +30,13 @@ def attempts_of_a_backup_come_twice() -> AbstractContextManager[None]:
     return patched(SinkDesk, "traces", lambda self, plan: (CheckpointId(0), AttemptId(0)))
 
 
+def own_claim_is_not_looked_at() -> AbstractContextManager[None]:
+    """As long as there is a claim with its number, a driver takes it for its own."""
+    return patched(Attempts, "_is_anothers", lambda self, attempt, names: False)
+
+
 CARE_VARIANTS = (
+    own_claim_is_not_looked_at,
     fsck_takes_what_is_under_way,
     attempts_of_a_backup_come_twice,
 )

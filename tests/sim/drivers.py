@@ -16,7 +16,7 @@ from tests.sim.work import CallerCrashed, Process, SimBackground, Work
 from weir.config import FixedDelay, JobConfig
 from weir.errors import OwnershipError
 from weir.ids import AttemptId, CheckpointId
-from weir.runtime import phases
+from weir.runtime import layout, phases
 from weir.runtime.attempts import current_lineage
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.driver import Driver, Notice
@@ -179,8 +179,17 @@ class SimDriver(Process):
             self.act(self.driver.tick)
 
     def _check_reported(self) -> None:
-        if self.was_overtaken_at_its_end and self.reported is not None and self.reported.outcome is Outcome.FINISHED:
+        is_finished = self.reported is not None and self.reported.outcome is Outcome.FINISHED
+        if self.was_overtaken_at_its_end and is_finished and self._stands_a_newer_claim():
             raise SimulationFailed(f"{self.name} says that the job is finished, although another has taken it over")
+
+    def _stands_a_newer_claim(self) -> bool:
+        """One that was withdrawn has taken nothing over."""
+        with self._world.storage.quiet():
+            names = self._world.job_storage.list(layout.ATTEMPTS)
+            attempts = self.store._attempts
+            claimed = [attempt for name in names if (attempt := layout.claimed_attempt(name)) is not None]
+            return any(a > (attempts.own or 0) and not attempts._is_withdrawn(a, names) for a in claimed)
 
     def _finish(self) -> None:
         """What the driver does last, looked at: from here on it knows, or could."""

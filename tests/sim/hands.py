@@ -76,6 +76,9 @@ class Hands:
         self._given_up: set[str] = set()
         """Lineages that they have deleted."""
         self.latecomers = Latecomers(world, rng)
+        self.has_brought_back = False
+        self.back_to: CheckpointId | None = None
+        """What they want to go on from, as long as nobody has: what else is there may not be restored."""
         self._backup: dict[str, bytes] = {}
         """What the checkpoint directory was, at a moment."""
 
@@ -190,6 +193,7 @@ class Hands:
         if "to go back to; there are: chk-" not in error or (back_to := self._any_checkpoint()) is None:
             return False
         self._world.log(f"users go back to {back_to} instead")
+        self.back_to = self.back_to and back_to
         self._world.start_driver(resume=True, back_to=back_to)
         return True
 
@@ -227,13 +231,20 @@ class Hands:
         return True
 
     def bring_back(self) -> bool:
-        """The checkpoint directory is lost with all that runs, and they go on from their copy of it."""
+        """The checkpoint directory is lost, and they go on from their copy of it. What ran there may still do so,
+        frozen for a while: nobody knows of it."""
         world = self._world
         if self._removed or self.program.main is not None:
             return False
         if not self._backup or not all(isinstance(sink, FileSink) for sink in world.sinks):
             return True
-        world.kill_everything("users bring their backup back")
+        if self.rng.random() < FORGOTTEN:
+            world.log("users bring their backup back, and forget what still runs")
+            world.forget_drivers(thaw_at=len(world.completed_ids) + self.rng.randrange(3))
+        else:
+            world.kill_everything("users bring their backup back")
+        world.forget_ids()
+        self.has_brought_back = True
         self._touched += 1
         root = f"{world.place}/sim/"
         world.storage.remove([name for name in world.storage.files if name.startswith(root)])
@@ -243,10 +254,10 @@ class Hands:
         world.users.drained.clear()
         world.watch.forget()
         with world.storage.quiet():
-            newest = world.store().listing().newest
-        if newest is None:
+            self.back_to = world.store().listing().newest
+        if self.back_to is None:
             raise SimulationFailed("a backup of completed checkpoints has none")
-        world.start_driver(resume=True, back_to=newest)
+        world.start_driver(resume=True)
         return True
 
     def breaks_off(self) -> bool:
@@ -256,6 +267,7 @@ class Hands:
     def gone_back(self) -> None:
         """The start of an attempt that was asked to go back is noted."""
         self.went_back = True
+        self.back_to = None
         self._world.newest_completed = None
 
     def start_anew(self) -> bool:
@@ -283,7 +295,7 @@ class Hands:
         world.watch.start_anew()
         world.completed_ids, world.newest_completed, self.went_back = [], None, False
         world.launched.clear()
-        self._backup = {}
+        self._backup, self.back_to = {}, None
         self._touched += 1
         self.started_anew = True
         world.start_driver(resume=False)

@@ -93,7 +93,7 @@ class Watch:
             listing = store.listing()
         except WeirError as error:
             raise SimulationFailed(f"a reader that starts now is refused: {error}") from error
-        if listing.missing is not None and not self._world.hands.has_removed:
+        if listing.missing is not None and not self._world.hands.has_removed and self._world.hands.back_to is None:
             raise SimulationFailed(f"a reader that starts now is refused: checkpoint {listing.missing} is missed")
         return listing.valid
 

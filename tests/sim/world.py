@@ -333,6 +333,8 @@ class World:
 
     def given_out(self, lineage: Lineage, checkpoint: CheckpointId, driver: int) -> None:
         """A driver tells its tasks to take this checkpoint. Ids are never used twice."""
+        if self.hands.has_brought_back and any(d.number == driver and d.is_forgotten for d in self.drivers):
+            return  # It does not know what was put in the place of its directory.
         at = self._given_out.setdefault((lineage, checkpoint), (driver, self.steps))
         if at != (driver, self.steps):
             raise SimulationFailed(f"checkpoint {checkpoint} is given out by driver-{driver}, and was before: {at}")
@@ -395,6 +397,7 @@ class World:
         self._driver_count += 1
         if self._driver_count - self._refusals > DRIVERS_MAX or self._refusals > REFUSALS_MAX:
             raise SimulationFailed(f"{DRIVERS_MAX} drivers were started and the job has not finished")
+        back_to = back_to or (self.hands.back_to if resume else None)
         self.drivers.append(SimDriver(self, self._driver_count, resume=resume, back_to=back_to))
 
     def crash_driver(self, driver: SimDriver, reason: str) -> None:
@@ -417,6 +420,9 @@ class World:
                 if task.alive:
                     task.die(reason)
         self.orphans.clear()
+
+    def forget_ids(self) -> None:
+        """What was given out since a backup that is put back may be given out again, under other attempts."""
         self._given_out.clear()
         self.launched.clear()
 
@@ -478,11 +484,12 @@ class World:
         """A job that was not even started: if storage was in trouble, somebody tries again. A driver that was frozen
         meanwhile may find that another has begun."""
         is_trouble = isinstance(error, StorageUnavailable) or isinstance(error.__cause__, StorageUnavailable)
+        is_beaten = self._driver_count > 1 and isinstance(error, OwnershipError)
         if not is_trouble and self.hands.has_removed:
             self.hands.was_refused()
-        elif not (
-            is_trouble or self._came_late(str(error)) or (self._driver_count > 1 and isinstance(error, OwnershipError))
-        ):
+        elif is_beaten and any(d.has_launched and not d.is_forgotten and not d.is_gone for d in self.drivers):
+            pass  # Nobody touches what that one writes.
+        elif not (is_trouble or self._came_late(str(error)) or is_beaten):
             raise SimulationFailed(f"{driver.name} was refused: {error!r}") from error
         self._refusals += 1
         if is_trouble and self.rng.random() < 0.3:

@@ -25,6 +25,10 @@ ATTEMPTS_KEPT = 64
 """The latest attempts whose claims and notes are kept, also when nothing is left of what they wrote."""
 
 
+ATTEMPTS_SKIPPED = 1000
+"""Numbers that are left out when a job goes back: its checkpoints may be from a backup."""
+
+
 def current_lineage(storage: Storage) -> Lineage | None:
     """The lineage of the newest attempt that has run, which a resume goes on with."""
     newest = newest_run(storage, storage.list(layout.ATTEMPTS))
@@ -117,25 +121,45 @@ class Attempts:
             self._check_open()
             names = self._storage.list(layout.ATTEMPTS)
             self._check_first(names)
-            self._check_there(names)
+            self._check_still_there(names)
             noted = [note.attempt for name in names if (note := AttemptNote.parse(name)) is not None]
             attempt = AttemptId(max([above, *_claimed(names), *noted]) + 1)
             self._check_open()
             # No two claims have the same content, so that one whose reply was lost is known by it.
             if self._storage.create(layout.claim_path(attempt), seal({"run": self._run, "attempt": attempt})):
-                self._check_still_there(attempt)
+                try:
+                    # It may have hung until this driver had ended, or until the directory was another run's.
+                    self._check_open()
+                    self._check_still_there(self._storage.list(layout.ATTEMPTS))
+                except OwnershipError:
+                    self.withdraw(attempt)
+                    raise
                 self.claims.append(attempt)
                 return attempt
 
+    def above_a_backup(self, above: AttemptId) -> AttemptId:
+        """A number above all that a run may have claimed which still goes on although an older state of the directory
+        was put back under it."""
+        names = self._storage.list(layout.ATTEMPTS)
+        return AttemptId(max([above, *_claimed(names)]) + ATTEMPTS_SKIPPED)
+
     def withdraw(self, attempt: AttemptId) -> None:
-        """Give up a claim under which nothing has been noted or written: nobody is to be stopped by it. The claim
-        itself stays: its number is never used again, however late this takes effect."""
-        if attempt in self.claims:
-            self.claims.remove(attempt)
+        """Give up a claim under which nothing has been noted or written, and those before it whose replies were lost,
+        or behind which nobody could look: nobody is to be stopped by them. The claims themselves stay: their numbers
+        are never used again, however late this takes effect."""
         with suppress(StorageUnavailable):
-            self._storage.publish(
-                layout.withdrawal_path(attempt, self._lineage), seal({"run": self._run, "attempt": attempt})
-            )
+            for given_up in [*self._unstarted(attempt), attempt]:
+                if given_up in self.claims:
+                    self.claims.remove(given_up)
+                self._storage.publish(
+                    layout.withdrawal_path(given_up, self._lineage), seal({"run": self._run, "attempt": given_up})
+                )
+
+    def _unstarted(self, below: AttemptId) -> list[AttemptId]:
+        """The claims of this run below this one for which it has noted no start."""
+        first = max(self._started or AttemptId(0), self._found[0] if self._found else AttemptId(0)) + 1
+        claimed = _claimed(self._storage.list(layout.ATTEMPTS))
+        return [attempt for attempt in claimed if first <= attempt < below and self._is_of(attempt, {self._run})]
 
     def check_newest(self) -> None:
         """OwnershipError when another driver has claimed a newer attempt, or this one has ended."""
@@ -218,15 +242,15 @@ class Attempts:
         if self._is_closed:
             raise OwnershipError(f"job {self._job!r}: this driver has ended, and changes nothing more")
 
-    def _check_still_there(self, attempt: AttemptId) -> None:
-        """The create may have hung until the directory was deleted, and another run had begun in it."""
-        if self.own is None:
-            return
-        try:
-            self._check_there(self._storage.list(layout.ATTEMPTS))
-        except OwnershipError:
-            self.withdraw(attempt)
-            raise
+    def _check_still_there(self, names: list[str]) -> None:
+        """OwnershipError when the directory was deleted since this run looked at it, and may be another's by now."""
+        if self.own is not None:
+            self._check_there(names)
+        elif self._found is not None and self._found[0] > 0 and self._run_of(self._found[0]) != self._found[1]:
+            raise OwnershipError(
+                f"job {self._job!r} was deleted, or started anew, by somebody else while this driver was starting; "
+                "start again to go on with what is there"
+            )
 
     def _check_first(self, names: list[str]) -> None:
         """OwnershipError when there is a newer claim than this run knows of, and it is of a run that began later."""
@@ -249,14 +273,17 @@ class Attempts:
         if self._started is not None:
             mine.append(AttemptNote(self._started, self._lineage, "start").path)
         is_gone = any(path.rpartition("/")[2] not in names for path in mine)
-        others = [n for name in names if (n := AttemptNote.parse(name)) is not None and n.lineage != self._lineage]
-        # Somebody whose directory was deleted may note late what he had claimed there: the claim says whose it is now.
-        is_shared = any(note.attempt == self.own for note in others) and self._run_of(self.own) != self._run
-        if is_gone or is_shared:
+        if is_gone or self._is_anothers(self.own, names):
             raise OwnershipError(
                 f"job {self._job!r}: what this driver has noted about attempt {self.own} is gone: its checkpoint "
                 "directory was deleted, or files in it were. It stops and commits nothing more; start it again"
             )
+
+    def _is_anothers(self, attempt: AttemptId, names: list[str]) -> bool:
+        """Whether a claim of this driver's is another run's by now. Where the claim does not tell, its notes do."""
+        run = self._run_of(attempt)
+        others = [n for name in names if (n := AttemptNote.parse(name)) is not None and n.lineage != self._lineage]
+        return run != self._run and (run is not None or any(note.attempt == attempt for note in others))
 
     def _is_of(self, attempt: AttemptId, runs: set[str | None]) -> bool:
         """Whether one of these runs made the claim."""

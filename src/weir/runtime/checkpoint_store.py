@@ -134,19 +134,12 @@ class CheckpointStore:
         origin:    where the savepoint is that it starts from as long as there is no checkpoint here
         above:     sinks know of attempts up to this one, be they noted here or not
         """
-        attempt = self._attempts.take(above)
-        if not self._is_checked:
-            self._check_behind(attempt)
-            self._is_checked = True
-        self._attempts.bears_damage = back_to is not None
-        listing = self.listing()
+        # Where checkpoints come from a backup, somebody who knows of later attempts may still write.
+        attempt = self._attempts.take(above if back_to is None else self._attempts.above_a_backup(above))
         try:
-            if back_to is None:
-                restore = self._restored(listing)
-            else:
-                restore = self._copied(listing, back_to, attempt, given_out)
-        except CheckpointError:
-            self._attempts.check_newest()  # What seems to be gone, a newer driver may have retired during the look.
+            listing, restore = self._looked(attempt, back_to, given_out)
+        except (OwnershipError, CheckpointError):
+            self._attempts.withdraw(attempt)  # Whoever is there goes on.
             raise
         own = frozenset(self._attempts.claims)
         following = max(given_out, listing.next_checkpoint(own), 0 if restore is None else restore.checkpoint + 1)
@@ -157,11 +150,32 @@ class CheckpointStore:
             "ids_below": ids_below,
             "origin": origin if restore is None else None,
         }
-        self._attempts.note(attempt, "start", start)
+        try:
+            self._attempts.note(attempt, "start", start)
+        except OwnershipError:
+            self._attempts.withdraw(attempt)  # This driver has ended, and has noted nothing.
+            raise
         # Tasks commit what they restore: a driver that was overtaken since its claim must not let them start.
         self._attempts.check_newest()
         valid = listing.valid if back_to is None or restore is None else (restore.checkpoint,)
         return Claim(attempt, restore, CheckpointId(following), valid, ids_below)
+
+    def _looked(
+        self, attempt: AttemptId, back_to: CheckpointId | None, given_out: CheckpointId
+    ) -> tuple[Listing, Manifest | None]:
+        """What is there behind the claim, and what the attempt restores of it."""
+        if not self._is_checked:
+            self._check_lineage()
+            self._is_checked = True
+        self._attempts.bears_damage = back_to is not None
+        listing = self.listing()
+        try:
+            if back_to is None:
+                return listing, self._restored(listing)
+            return listing, self._copied(listing, back_to, attempt, given_out)
+        except CheckpointError:
+            self._attempts.check_newest()  # What seems to be gone, a newer driver may have retired during the look.
+            raise
 
     def lease(self, attempt: AttemptId, ids_below: CheckpointId) -> None:
         """Take ids up to this one, before any of them is given out. Whoever has claimed since does not know of them."""
@@ -182,6 +196,7 @@ class CheckpointStore:
         """Make a checkpoint exist. StorageFull, FileExistsError: it certainly does not; StorageUnavailable: nobody
         knows; OwnershipError: another driver has taken over, so this one must not let anything be committed."""
         path, data = layout.manifest_path(manifest.checkpoint), encode(manifest)
+        self._check_bases(manifest)
         try:
             is_there = self._storage.create(path, data) or self._is_there(path, data)
         except StorageUnavailable:
@@ -200,6 +215,25 @@ class CheckpointStore:
             self._attempts.note(manifest.attempt, "completed", {"checkpoint": manifest.checkpoint})
         except StorageFull as error:
             raise StorageUnavailable(f"checkpoint {manifest.checkpoint} could not be noted: {error}") from error
+
+    def _check_bases(self, manifest: Manifest) -> None:
+        """OwnershipError when files are gone that were written for earlier checkpoints, and this one builds on: then
+        somebody has put an older state of the directory, or nothing, in its place."""
+        paths = [file.path for file in manifest.files if file.path.startswith(f"{layout.SHARED}/")]
+        shared = {name: path for path in paths if (name := path.rpartition("/")[2])}
+        bases = {name for name in shared if (layout.shared_since(name) or manifest.checkpoint) < manifest.checkpoint}
+        if not bases:
+            return
+        for name in sorted(bases.difference(self._storage.list(layout.SHARED))):
+            try:
+                self._storage.read(shared[name])  # Not every list is as new as what it lists.
+            except FileNotFoundError:
+                self._attempts.check_newest()
+                raise OwnershipError(
+                    f"job {self._job!r}: {self.lineage}/{shared[name]}, on which checkpoint {manifest.checkpoint} "
+                    "builds, is gone: its checkpoint directory was replaced, or files in it were deleted. This driver "
+                    "stops and commits nothing more; start it again"
+                ) from None
 
     def read(self, checkpoint: CheckpointId) -> Manifest:
         """The manifest of a checkpoint that is listed; anything wrong with it is an error that says so."""
@@ -272,13 +306,6 @@ class CheckpointStore:
 
     # --- Looking ----------------------------------------------------------------------------------------
 
-    def _check_behind(self, attempt: AttemptId) -> None:
-        try:
-            self._check_lineage()
-        except OwnershipError:
-            self._attempts.withdraw(attempt)  # Whoever is there goes on.
-            raise
-
     def _check_lineage(self) -> None:
         """Behind the first claim nobody else completes anything any more: what was found before must still hold."""
         current = current_lineage(self._directory)
@@ -298,8 +325,16 @@ class CheckpointStore:
 
     def _restored(self, listing: Listing) -> Manifest | None:
         missing, newest = listing.missing, listing.newest
+        if missing is None and newest is not None:
+            try:
+                return self.read(newest)
+            except FileNotFoundError as error:
+                raise CheckpointError(
+                    f"job {self._job!r}: checkpoint {newest} was retired, or taken away, while this driver looked at "
+                    "it; start again to go on with what is there"
+                ) from error
         if missing is None:
-            return None if newest is None else self.read(newest)
+            return None
         if missing in self._damaged:
             raise self._damaged[missing]
         older = "there is no older one" if newest is None else f"the newest that is there is checkpoint {newest}"

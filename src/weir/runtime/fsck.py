@@ -185,8 +185,12 @@ def _lost_lineages(storage: Storage) -> list[Lineage]:
     notes = _notes(storage)
     if not notes:
         return filled
-    newest = max(notes, key=lambda note: note.attempt).lineage
-    return [] if newest in _started(notes) else [newest]
+    # What nobody has claimed may be a late note of somebody whose directory was deleted, or the claims are gone, too.
+    claimed = {layout.claimed_attempt(name) for name in storage.list(layout.ATTEMPTS)}
+    started = _started(notes)
+    known = [note for note in notes if note.attempt in claimed] or notes
+    newest = max(known, key=lambda note: (note.attempt, note.lineage in started)).lineage
+    return [] if newest in started else [newest]
 
 
 def _check_lost(storage: Storage, report: Report, lineage: Lineage, progress: Progress) -> None:

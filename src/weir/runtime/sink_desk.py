@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from weir.config import JobConfig
-from weir.errors import CheckpointError, JobError, StorageUnavailable
+from weir.errors import CheckpointError, JobError, OwnershipError, StorageUnavailable
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId, Lineage
 from weir.operators.sink import Fence, Sink, SinkOwner
@@ -37,8 +37,17 @@ class SinkDesk:
 
     def validate(self, plan: Plan) -> None:
         """Before anything starts, and without changing anything."""
-        for sink, owner in self._of(plan, self._lives()):
-            sink.validate(owner)
+        lives = self._lives()
+        for sink, owner in self._of(plan, lives):
+            try:
+                sink.validate(owner)
+            except JobError:
+                if self._lives() != lives:  # What is in the way is output of a run that began since the look.
+                    raise OwnershipError(
+                        f"job {self._config.name!r} was started by somebody else just now; start again to go on with "
+                        "what is there"
+                    ) from None
+                raise
 
     def traces(self, plan: Plan) -> tuple[CheckpointId, AttemptId]:
         """The newest checkpoint, and the newest attempt, that any sink knows of; 0: none does."""

@@ -118,8 +118,7 @@ class PatientStorage:
         self._patiently(lambda: self._storage.prune(path))
 
     def move(self, source: str, target: str) -> None:
-        size_bytes = self.detail(source).size_bytes
-        lost_replies = 0
+        size_bytes, lost_replies = self._size_bytes(source), 0
 
         def act() -> None:
             nonlocal lost_replies
@@ -131,10 +130,18 @@ class PatientStorage:
             except FileNotFoundError:
                 # It was there: ours may be the move that took it to the target. What is there now may be another's, or
                 # what its reader has made of it since, and is never taken for it.
-                if lost_replies == 0 or self._storage.detail(target).size_bytes != size_bytes:
+                if size_bytes is None or lost_replies == 0 or self._storage.detail(target).size_bytes != size_bytes:
                     raise
 
         self._patiently(act)
+
+    def _size_bytes(self, path: str) -> int | None:
+        """None: it is not there. A move of it may have been done, by somebody who has not heard so: the storage makes
+        sure of that, and says that there is nothing to move."""
+        try:
+            return self.detail(path).size_bytes
+        except FileNotFoundError:
+            return None
 
     def sizes(self, path: str) -> dict[str, int]:
         return self._patiently(lambda: self._storage.sizes(path))

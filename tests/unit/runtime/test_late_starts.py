@@ -6,11 +6,12 @@ import pytest
 
 from tests.unit.runtime.fakes import FaultyStorage
 from tests.unit.runtime.stores import LIFE, NEXT_LIFE, manifest, newest, store_of
-from weir.errors import OwnershipError
+from weir.errors import CheckpointError, OwnershipError, StorageUnavailable
 from weir.ids import AttemptId, CheckpointId
 from weir.runtime import layout
 from weir.runtime.attempts import current_lineage
 from weir.runtime.checkpoint_store import CheckpointStore
+from weir.snapshot.checkpoints import Listing
 from weir.snapshot.records import seal
 
 
@@ -82,7 +83,7 @@ def test_a_claim_that_hangs_until_its_driver_has_ended_goes_no_further() -> None
     storage.create = hangs  # type: ignore[method-assign]
     with pytest.raises(OwnershipError, match="this driver has ended"):
         store.claim()
-    assert [name for name in storage.list(layout.ATTEMPTS) if not name.endswith(".claim")] == []
+    assert [name for name in storage.list(layout.ATTEMPTS) if not name.endswith((".claim", ".withdrawn"))] == []
 
 
 @pytest.mark.parametrize("attempts", [1, 2])
@@ -134,6 +135,61 @@ def test_a_first_claim_that_is_refused_stops_nobody() -> None:
     with pytest.raises(OwnershipError, match="pass resume=True"):
         late.claim()
     store.publish(manifest(2, attempt))
+
+
+@pytest.mark.parametrize("lost", ["the look behind it", "its reply"])
+def test_a_start_that_is_refused_withdraws_the_claims_of_earlier_tries_too(lost: str) -> None:
+    storage = FaultyStorage()
+    runs = store_of(storage)
+    runs.adopt("run-1", resume=False)
+    attempt = runs.claim().attempt
+    refused = store_of(storage, NEXT_LIFE)
+    refused.adopt("run-2", resume=False)
+    runs.publish(manifest(1, attempt))
+    if lost == "its reply":
+        storage.lose_reply("create", StorageUnavailable("away"))
+    else:
+        storage.then("create", lambda: storage.fail("list", StorageUnavailable("away")))
+    with pytest.raises(StorageUnavailable):
+        refused.claim()
+    with pytest.raises(OwnershipError, match="pass resume=True"):
+        refused.claim()
+    assert [a for name in storage.list(layout.ATTEMPTS) if (a := layout.claimed_attempt(name))] == [1, 2, 3]
+    runs.publish(manifest(2, attempt))
+
+
+@pytest.mark.parametrize("moment", ["create", "note"])
+def test_the_claim_of_a_driver_that_has_ended_stops_nobody(moment: str) -> None:
+    storage = FaultyStorage()
+    runs = running(storage)
+    ended = store_of(storage, is_found=True)
+    ended.adopt("run-2", resume=True)
+    if moment == "create":
+        storage.then("create", ended.close)
+    else:
+        listing = ended.listing
+
+        def hangs() -> Listing:
+            found = listing()
+            ended.close()
+            return found
+
+        ended.listing = hangs  # type: ignore[method-assign]
+    with pytest.raises(OwnershipError, match="this driver has ended"):
+        ended.claim()
+    runs.publish(manifest(2, AttemptId(1)))
+
+
+def test_going_back_to_what_is_retired_meanwhile_stops_nobody() -> None:
+    storage = FaultyStorage()
+    runs = running(storage)
+    runs.publish(manifest(2, AttemptId(1)))
+    start = store_of(storage, is_found=True)
+    start.adopt("run-2", resume=True)
+    runs.retire(CheckpointId(2))
+    with pytest.raises(CheckpointError, match="has no checkpoint 1 to go back to; there are: chk-0000000002"):
+        start.claim(CheckpointId(1))
+    runs.publish(manifest(3, AttemptId(1)))
 
 
 def test_a_number_that_was_withdrawn_is_not_claimed_again() -> None:

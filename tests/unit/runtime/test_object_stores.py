@@ -181,8 +181,10 @@ def test_what_marks_a_directory_is_no_file_in_it(monkeypatch: pytest.MonkeyPatch
 
 
 class Unwilling(http.server.BaseHTTPRequestHandler):
-    """A store that is too busy for everything."""
+    """A store that is too busy for everything. It keeps connections: one that it closes behind a reply may be taken for
+    the next request, which then never gets here."""
 
+    protocol_version = "HTTP/1.1"
     requests: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:

@@ -69,6 +69,22 @@ def test_what_stands_in_the_way_of_a_driver_that_was_overtaken_is_its_successor(
         desk.adopt(plan_with(Taken()))
 
 
+class Refusing(Committed):
+    """One whose directory holds what somebody else has written."""
+
+    def validate(self, owner: SinkOwner) -> None:
+        raise OwnershipError("the directory holds output")
+
+
+def test_output_of_a_run_that_began_during_the_look_is_not_taken_for_lost() -> None:
+    lives = iter([frozenset(), frozenset(), frozenset(), frozenset([LIFE])])
+    desk = SinkDesk(JobConfig("job"), LIFE, lambda: None, lives=lambda: next(lives))
+    with pytest.raises(OwnershipError, match="the directory holds output"):
+        desk.validate(plan_with(Refusing()))
+    with pytest.raises(OwnershipError, match="was started by somebody else just now; start again"):
+        desk.validate(plan_with(Refusing()))
+
+
 class Recovered(Sink):
     """One that remembers how far the job may go back."""
 

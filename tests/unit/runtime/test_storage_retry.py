@@ -21,6 +21,7 @@ from weir.errors import StorageFull, StorageUnavailable
 from weir.ids import AttemptId, CheckpointId, Lineage, Uid
 from weir.operators.base import OperatorContext
 from weir.operators.sink import SinkOwner
+from weir.runtime import storage_files
 from weir.runtime.file_details import FileDetails
 from weir.runtime.ranged_reads import ranged_file
 from weir.runtime.savepoints import SavepointDesk
@@ -138,6 +139,26 @@ def test_a_move_of_a_file_that_never_was_is_refused_also_after_a_failure() -> No
     stand.inner.write("part", b"somebody else's")
     with pytest.raises(FileNotFoundError):
         stand.storage.move("pending", "part")
+
+
+def test_a_move_of_what_is_gone_is_handed_on_so_that_an_earlier_one_is_made_sure_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All tries of a commit moved the part and failed to sync; the next commit finds it gone."""
+    storage = PatientStorage(LocalStorage(str(tmp_path)), Patience(1, initial_ms=1, maximum_ms=1))
+    storage.write("pending/part", b"rows")
+    synced: list[str] = []
+
+    def failing(path: str) -> None:
+        raise OSError(errno.EIO, "no")
+
+    monkeypatch.setattr(storage_files, "_sync_directory", failing)
+    with pytest.raises(StorageUnavailable):
+        storage.move("pending/part", "part")
+    monkeypatch.setattr(storage_files, "_sync_directory", synced.append)
+    with pytest.raises(FileNotFoundError):
+        storage.move("pending/part", "part")
+    assert synced == [str(tmp_path)] and storage.read("part").to_pybytes() == b"rows"
 
 
 def test_a_move_whose_reply_was_lost_is_not_known_by_what_others_put_in_its_place() -> None:
