@@ -10,6 +10,7 @@ import pytest
 from tests.unit.runtime.fakes import FaultyStorage
 from tests.unit.runtime.stores import LIFE, NEXT_LIFE, files_of, manifest, newest, store_of
 from tests.unit.runtime.test_retirement import check_whole, referring, share, upload
+from weir.errors import CorruptCheckpoint
 from weir.ids import CheckpointId
 from weir.runtime import layout
 from weir.runtime.fsck import examined, job_directories, repair, strays_beside
@@ -56,6 +57,30 @@ def test_a_damaged_shared_file_is_seen_in_every_checkpoint_that_names_it() -> No
     assert [len(checked.problems) for checked in report.checkpoints] == [1, 1]
     assert "checksum" in report.checkpoints[0].problems[0]
     assert not report.is_whole
+
+
+def test_a_damaged_shared_file_is_got_round_by_going_back_to_a_checkpoint_that_is_whole() -> None:
+    """Deleting the newest checkpoint would not: the one before names the same file."""
+    storage = with_checkpoints()
+    store = store_of(storage)
+    store.adopt("run-1", resume=True)
+    attempt = store.claim().attempt
+    later = share(storage, 3, attempt)
+    for checkpoint in (3, 4):
+        store.publish(referring(checkpoint, attempt, share(storage, 1), later))
+    files_of(storage).write(later.path, b"SHARED")
+    whole = [checked.name for checked in examined(storage).checkpoints if not checked.problems]
+    assert whole == [f"{LIFE}/chk-0000000001", f"{LIFE}/chk-0000000002"]
+    for back_to, is_whole in ((3, False), (2, True)):
+        start = store_of(storage, is_found=True)
+        start.adopt(f"run-{back_to}", resume=True)
+        if is_whole:
+            claim = start.claim(CheckpointId(back_to))
+            check_whole(start)
+            assert claim.restore is not None and later.path not in [file.path for file in claim.restore.files]
+        else:
+            with pytest.raises(CorruptCheckpoint, match="checksum"):
+                start.claim(CheckpointId(back_to))
 
 
 def test_missing_files_damaged_manifests_and_damaged_notes_are_each_named() -> None:
