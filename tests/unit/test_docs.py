@@ -24,6 +24,9 @@ PLAIN = [section for section in ALL if section.running and not section.needs_spa
 FRAGMENTS_MAX = 6
 """Snippets that do not run may rot unseen: few, and each for a reason."""
 
+PARAGRAPH_MIN = 120
+"""Characters from which on a paragraph stands once on its page."""
+
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 
 
@@ -53,6 +56,13 @@ def test_every_snippet_compiles_and_few_are_fragments() -> None:
     fragments = [f"{s.page}:{s.line}" for s in snippets if s.fragment]
     assert len(fragments) <= FRAGMENTS_MAX, fragments
     assert len(snippets) > 25, "the snippets are not found any more"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_nothing_is_said_twice_on_a_page(page: Path) -> None:
+    paragraphs = [paragraph.strip() for paragraph in prose(page).split("\n\n")]
+    said = [p for p in paragraphs if p.startswith("#") or len(p) >= PARAGRAPH_MIN]
+    assert [p for p in set(said) if said.count(p) > 1] == []
 
 
 # --- Links --------------------------------------------------------------------------------------------
