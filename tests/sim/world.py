@@ -21,16 +21,15 @@ from tests.sim.drivers import SimDriver
 from tests.sim.externals import External
 from tests.sim.hands import Hands
 from tests.sim.ports import SimChannel, SimClock
+from tests.sim.replacements import replace_drivers
 from tests.sim.stage import SimStage, SimTask, SimulationFailed
 from tests.sim.storage import SimStorage
 from tests.sim.users import Users, read_savepoint, savepoint_files
 from tests.sim.watch import Watch
 from tests.sim.work import Call, Process, Work, run_quietly
 from tests.sim.workload import FIRST_PLACE, SCHEME, Job
-from weir.errors import OwnershipError, StorageUnavailable
 from weir.ids import AttemptId, CheckpointId, Lineage
 from weir.operators.sink import Sink
-from weir.runtime import phases
 from weir.runtime.attempts import current_lineage
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.phases import Outcome
@@ -41,10 +40,6 @@ STEPS_MAX = 60_000
 
 LINGER_STEPS = 150
 """After the end, what is left of old attempts and drivers goes on for so long."""
-
-OVERTAKEN = ("taken over", "missing although the manifest", "earlier run", "by somebody else just now", "is gone: its ")
-CAME_LATE = ("has checkpoints here", "had completed", "notes of commits")
-"""What a driver says that is not alone, and ends; and one that finds what somebody has written late."""
 
 SLICES_MAX, DELIVERIES_MAX = 6, 5
 """Pieces of background work, from one storage call to the next, that each process may do in a step; and messages."""
@@ -133,7 +128,7 @@ class World:
         self.slow_wire = self.rng.random() < 0.2
         self.drivers: list[SimDriver] = []
         self.launched: list[tuple[AttemptId, SimDriver]] = []
-        self._driver_count = self._refusals = 0
+        self.driver_count = self.refusals = 0
         self.start_driver(resume=False)
         if after is None and self.rng.random() < STARTED_TWICE:
             self.start_driver(resume=False)
@@ -147,13 +142,13 @@ class World:
             if self.steps > STEPS_MAX:
                 raise SimulationFailed(f"the job did not finish in {STEPS_MAX} steps; driver: {self.driver.phase}")
             self._step()
-            self._replace_drivers()
+            replace_drivers(self)
 
     def resume(self) -> None:
         """Somebody goes on with the stopped job, in place."""
         if self.stopped is None:
             raise SimulationFailed("the job is not stopped")
-        self._bury(self.stopped)
+        self.bury(self.stopped)
         self.stopped = None
         self.start_driver(resume=True)
 
@@ -201,7 +196,7 @@ class World:
                     # before and looked later.
                     self.crash_driver(driver, "drained")
                     continue
-                if self.rng.random() > RESUMED_AT_THE_END or self._driver_count >= DRIVERS_MAX:
+                if self.rng.random() > RESUMED_AT_THE_END or self.driver_count >= DRIVERS_MAX:
                     return True
                 # It dies before it has told anybody: whoever resumes the job finds nothing left to do, unless it was
                 # drained.
@@ -394,23 +389,23 @@ class World:
         return self.drivers[-1]
 
     def start_driver(self, *, resume: bool, back_to: CheckpointId | None = None) -> None:
-        self._driver_count += 1
-        if self._driver_count - self._refusals > DRIVERS_MAX or self._refusals > REFUSALS_MAX:
+        self.driver_count += 1
+        if self.driver_count - self.refusals > DRIVERS_MAX or self.refusals > REFUSALS_MAX:
             raise SimulationFailed(f"{DRIVERS_MAX} drivers were started and the job has not finished")
         back_to = back_to or (self.hands.back_to if resume else None)
-        self.drivers.append(SimDriver(self, self._driver_count, resume=resume, back_to=back_to))
+        self.drivers.append(SimDriver(self, self.driver_count, resume=resume, back_to=back_to))
 
     def crash_driver(self, driver: SimDriver, reason: str) -> None:
         """A driver dies: its tasks notice later, or linger; a new driver is started with resume."""
         self.log(f"{driver.name} died: {reason}")
-        self._bury(driver)
+        self.bury(driver)
         self.start_driver(resume=True)
 
     def kill_drivers(self, reason: str) -> None:
         """All of them; somebody will start another."""
         self.log(f"all drivers are killed: {reason}")
         for driver in list(self.drivers):
-            self._bury(driver)
+            self.bury(driver)
 
     def kill_everything(self, reason: str) -> None:
         """Drivers, tasks, and what of theirs was on its way."""
@@ -433,7 +428,7 @@ class World:
                 driver.is_forgotten = True
                 driver.freeze(0.0, thaws_at=thaw_at)
             else:
-                self._bury(driver)
+                self.bury(driver)
 
     def finishing(self, driver: SimDriver) -> None:
         """The job is about to be finished: whoever is late to begin it gives up; it would begin the finished job once
@@ -441,11 +436,11 @@ class World:
         self.is_tidy = not any(t.alive for s in self.stages.values() if s.owner is not driver for t in s.tasks)
         for other in list(self.drivers):
             if other.is_fresh and other is not driver:
-                self._bury(other)
+                self.bury(other)
         if self.users.drained and self.steps < faults.FAULT_STEPS and self.users.rng.random() < OVERTAKEN_AT_THE_END:
             self.ambush(faults.second_driver)  # which has rows left to read
 
-    def _bury(self, driver: SimDriver) -> None:
+    def bury(self, driver: SimDriver) -> None:
         driver.alive = False
         self.drivers.remove(driver)
         self.orphaned(driver.kill_works())
@@ -454,59 +449,6 @@ class World:
                 stage.doomed = stage.told = True
                 for task in stage.tasks:
                     task.control.to_driver.clear()
-
-    def _replace_drivers(self) -> None:
-        """Of several drivers at most one goes on. One that was overtaken may fail; when none is left, start another."""
-        for driver in list(self.drivers):
-            if driver.refused is not None:
-                self._refused(driver, driver.refused)
-                continue
-            ended = driver.reported
-            if ended is None or ended.outcome is Outcome.FINISHED:
-                continue
-            if ended.outcome is Outcome.STOPPED and driver is self.driver and not driver.is_forgotten:
-                self.stopped = driver
-                return
-            left = (Outcome.CANCELLED, Outcome.STOPPED)
-            # Of one that nobody knows of, all may be gone that it needs.
-            if ended.outcome not in left and not driver.is_forgotten and not self._was_overtaken(ended):
-                if self.hands.has_removed:
-                    self.hands.was_refused()
-                elif not self._came_late(ended.error or "") and not (
-                    driver.goes_back and self.hands.go_back_elsewhere(ended.error or "")
-                ):
-                    raise SimulationFailed(f"{driver.name} ended as {ended}")
-            self._bury(driver)
-        if all(driver.is_forgotten for driver in self.drivers):
-            self.start_driver(resume=True)
-
-    def _refused(self, driver: SimDriver, error: Exception) -> None:
-        """A job that was not even started: if storage was in trouble, somebody tries again. A driver that was frozen
-        meanwhile may find that another has begun."""
-        is_trouble = isinstance(error, StorageUnavailable) or isinstance(error.__cause__, StorageUnavailable)
-        is_beaten = self._driver_count > 1 and isinstance(error, OwnershipError)
-        if not is_trouble and self.hands.has_removed:
-            self.hands.was_refused()
-        elif is_beaten and any(d.has_launched and not d.is_forgotten and not d.is_gone for d in self.drivers):
-            pass  # Nobody touches what that one writes.
-        elif not (is_trouble or self._came_late(str(error)) or is_beaten):
-            raise SimulationFailed(f"{driver.name} was refused: {error!r}") from error
-        self._refusals += 1
-        if is_trouble and self.rng.random() < 0.3:
-            faults.calm(self)
-        self._bury(driver)
-
-    def _came_late(self, error: str) -> bool:
-        """Whether somebody who was forgotten has written where users had deleted everything; then they do so again."""
-        is_late = self.hands.started_anew and (any(text in error for text in CAME_LATE) or self.hands.finds_given_up())
-        if is_late:
-            self.hands.delete_again()
-        return is_late
-
-    def _was_overtaken(self, ended: phases.Ended) -> bool:
-        if self._driver_count == 1:
-            return False
-        return any(text in (ended.error or "") for text in OVERTAKEN)
 
     def log(self, text: str) -> None:
         line = f"{self.steps:6d} {self.clock.time_ms:9.2f}ms  {text}"

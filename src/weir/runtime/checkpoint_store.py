@@ -16,7 +16,7 @@ from weir.runtime import layout
 from weir.runtime.attempts import Attempts, current_lineage, read_record
 from weir.runtime.going_back import copied
 from weir.runtime.ports import Storage
-from weir.runtime.retirement import Retirement
+from weir.runtime.retirement import Retirement, begun_only
 from weir.runtime.storage import Below
 from weir.snapshot.checkpoints import NONE_GIVEN_OUT, Listing, PublishedCheckpoint
 from weir.snapshot.manifest import Manifest, decode, encode
@@ -49,6 +49,9 @@ class CheckpointStore:
         self._is_found = is_found
         self._is_checked = False
         """Behind the first claim the directory was found to be as before it."""
+        self._given_way: frozenset[Lineage] | None = None
+        """Starts that had begun, and had not claimed anything, before this driver first tried to: they find its claim,
+        and end."""
         self._directory = storage
         self._storage = Below(storage, lineage)
         self._job = job
@@ -134,6 +137,8 @@ class CheckpointStore:
         origin:    where the savepoint is that it starts from as long as there is no checkpoint here
         above:     sinks know of attempts up to this one, be they noted here or not
         """
+        if self._given_way is None:
+            self._given_way = frozenset(begun_only(self._directory)) - {self.lineage}
         # Where checkpoints come from a backup, somebody who knows of later attempts may still write.
         attempt = self._attempts.take(above if back_to is None else self._attempts.above_a_backup(above))
         try:
@@ -293,8 +298,8 @@ class CheckpointStore:
         self._retirement.retire(oldest_kept)
 
     def clear_others(self) -> None:
-        """Delete what earlier lineages have left, savepoints apart."""
-        self._retirement.clear_others()
+        """Delete what earlier lineages have left, savepoints apart, and what starts have that gave way to this one."""
+        self._retirement.clear_others(self._given_way or frozenset())
 
     def finish(self) -> None:
         """Note that the run has ended and committed everything; sweep up what late uploads have left. A driver that was

@@ -29,7 +29,7 @@ from weir.runtime.attempts import current_lineage, read_record
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.layout import AttemptNote
 from weir.runtime.ports import Storage
-from weir.runtime.retirement import files_of_lineage, prune_all
+from weir.runtime.retirement import begun_only, files_of_lineage, prune_all
 from weir.runtime.state_files import CheckpointFiles
 from weir.runtime.storage import Below
 from weir.snapshot.manifest import Manifest, decode
@@ -97,7 +97,7 @@ def examined(storage: Storage, progress: Progress = lambda path: None) -> Report
             _check_lost(storage, report, lineage, progress)
     elif report.lineage is not None:
         _check_lineage(storage, report, report.lineage, progress)
-    report.unclaimed += _unclaimed(storage)
+    report.unclaimed += [f"{lineage}/{layout.SOURCES}" for lineage in begun_only(storage)]
     for name in storage.list(layout.SAVEPOINTS):
         _check_savepoint(Below(storage, f"{layout.SAVEPOINTS}/{name}"), name, report, progress)
     report.strays += [name for name in storage.list("") if name not in _OURS and not layout.is_lineage(name)]
@@ -282,12 +282,6 @@ def _left_of(storage: Storage, lineage: Lineage, *, is_started: bool) -> Iterato
     for name in storage.list(lineage):
         if layout.checkpoint_of(name) is not None and not storage.list(f"{lineage}/{name}"):
             yield f"{lineage}/{name}"
-
-
-def _unclaimed(storage: Storage) -> list[str]:
-    started = _started(_notes(storage))
-    begun = [lineage for lineage in _lineages(storage) if storage.list(lineage) == [layout.SOURCES]]
-    return [f"{lineage}/{layout.SOURCES}" for lineage in begun if lineage not in started]
 
 
 def _lineages(storage: Storage) -> list[Lineage]:

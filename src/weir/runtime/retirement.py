@@ -22,6 +22,7 @@ from weir.errors import CheckpointError
 from weir.ids import AttemptId, CheckpointId, Lineage
 from weir.runtime import layout
 from weir.runtime.attempts import Attempts
+from weir.runtime.layout import AttemptNote
 from weir.runtime.ports import Storage
 from weir.runtime.storage import Below
 from weir.snapshot.manifest import decode
@@ -80,14 +81,17 @@ class Retirement:
         for path in attempts:
             self._directory.delete(path)
 
-    def clear_others(self) -> None:
+    def clear_others(self, given_way: frozenset[Lineage] = frozenset()) -> None:
         """Delete what earlier lineages have left of checkpoints, and of what sources kept. Savepoints stay, and so do
         claims: whoever is left of an earlier run must find that it was overtaken. A lineage that has not noted a start
-        is none: sources begin before their driver claims an attempt, which may be just about to."""
+        is none: sources begin before their driver claims an attempt, which may be just about to; unless that has
+        `given_way`, since this driver has claimed one meanwhile."""
         notes = [note for note in self._attempts.notes() if note.lineage != self._lineage]
         others = sorted({note.lineage for note in notes if note.note == "start"})
+        left = sorted(given_way.intersection(begun_only(self._directory)))
         self._delete_of_job([path for lineage in others for path in files_of_lineage(self._directory, lineage)])
-        for lineage in others:
+        self._delete_of_job([f"{lineage}/{layout.SOURCES}" for lineage in left])
+        for lineage in (*others, *left):
             prune_all(self._directory, lineage)
         # The notes last: by them the next run finds what this one has not come to.
         self._delete_of_job([note.path for note in notes if note.lineage in others])
@@ -136,6 +140,15 @@ class Retirement:
             self._attempts.check_newest()
             for path in paths[start : start + DELETES_BETWEEN_LOOKS]:
                 self._directory.delete(path)
+
+
+def begun_only(storage: Storage) -> list[Lineage]:
+    """The lineages in a job's directory that have not noted a start, and of which nothing is there but what sources
+    keep: under way, or given up."""
+    notes = [note for name in storage.list(layout.ATTEMPTS) if (note := AttemptNote.parse(name)) is not None]
+    started = {note.lineage for note in notes if note.note == "start"}
+    lineages = [Lineage(name) for name in storage.list("") if layout.is_lineage(name) and name not in started]
+    return [lineage for lineage in lineages if storage.list(lineage) == [layout.SOURCES]]
 
 
 def files_of_lineage(storage: Storage, lineage: str) -> Iterator[str]:

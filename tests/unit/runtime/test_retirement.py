@@ -281,6 +281,29 @@ def test_a_start_in_progress_keeps_what_its_sources_have_copied() -> None:
     assert LIFE not in storage.list(""), "it has lost, and nobody needs what it copied"
 
 
+def test_what_was_copied_for_a_start_that_died_before_its_claim_goes_with_the_next_start() -> None:
+    """One that began behind the claim of that may go on, and what lost its notes is no start."""
+    storage, finished = claimed()
+    finished.finish()
+    died, hangs, later = (store_of(storage, f"00000000{name}") for name in ("d1", "d2", "d3"))
+    for number, start in enumerate((died, hangs)):
+        start.adopt(f"run-{number}", resume=False)
+        storage.write(f"{start.lineage}/sources/table/rows/part-0", b"rows")
+    storage.write("00000000ee/chk-0000000001/manifest.json", b"{}")
+    store = store_of(storage, NEXT_LIFE)
+    store.adopt("run-2", resume=False)
+    storage.fail("create", LOST)
+    with pytest.raises(StorageUnavailable):
+        store.claim()
+    later.adopt("run-3", resume=False)
+    storage.write(f"{later.lineage}/sources/table/rows/part-0", b"rows")
+    store.claim()
+    store.clear_others()
+    assert [name for name in storage.list("") if layout.is_lineage(name)] == [later.lineage, "00000000ee"]
+    with pytest.raises(OwnershipError, match="while this one was starting"):
+        hangs.claim()
+
+
 def test_what_is_left_of_a_lineage_is_found_by_its_notes_until_all_of_it_is_gone() -> None:
     storage, store = claimed()
     store.publish(referring(1, 1, upload(storage, 1, 1)))
