@@ -49,6 +49,8 @@ class SimDriver(Process):
         self.number = number
         self.is_fresh = not resume
         self.goes_back = back_to is not None
+        self.may_miss = False
+        """It may have looked while something was taken away that was put back since."""
         self.name = f"driver-{number}"
         self.was_broken = False
         """A task of it has died, or was killed."""

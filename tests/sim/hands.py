@@ -117,6 +117,8 @@ class Hands:
         for name, data in self._removed.items():
             if name not in self._world.storage.files:
                 self._world.storage.put(name, data)
+        for driver in self._world.drivers:
+            driver.may_miss = True
         self._removed, self._oldest = {}, None
 
     # --- What they do --------------------------------------------------------------------------------------

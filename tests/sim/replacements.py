@@ -38,6 +38,8 @@ def replace_drivers(world: World) -> None:
         if ended.outcome not in left and not driver.is_forgotten and not _was_overtaken(world, ended):
             if world.hands.has_removed:
                 world.hands.was_refused()
+            elif driver.may_miss and "is gone" in (ended.error or ""):
+                pass
             elif not _came_late(world, ended.error or "") and not (
                 driver.goes_back and world.hands.go_back_elsewhere(ended.error or "")
             ):

@@ -83,6 +83,9 @@ class Watch:
                 self._check_newest(valid)
                 for checkpoint in valid:
                     named.update(self._files_of(f"{self._root}{lineage}/", checkpoint))
+        if self._world.hands.back_to is not None:
+            # What somebody publishes who does not know that the directory was replaced is gone back behind.
+            named = {name: file for name, file in named.items() if name in self._world.storage.files}
         for name, file in named.items():
             if self._named.get(name) != file:
                 self._check_file(name, file)

@@ -191,7 +191,7 @@ class World:
     def _has_finished(self) -> bool:
         for driver in list(self.drivers):
             if driver.reported and driver.reported.outcome is Outcome.FINISHED:
-                if self.users.drained and any(other is not driver and not other.is_gone for other in self.drivers):
+                if self.users.drained and any(self._goes_on_behind(driver, other) for other in self.drivers):
                     # It was drained, and has rows left for whoever takes over from it, be it one that was started
                     # before and looked later.
                     self.crash_driver(driver, "drained")
@@ -203,6 +203,13 @@ class World:
                 self.crash_driver(driver, "SIGKILL at the very end")
                 return False
         return False
+
+    def _goes_on_behind(self, driver: SimDriver, other: SimDriver) -> bool:
+        """Whether another may take over, or has done so, from one that has finished."""
+        if other is driver or other.is_gone or other.is_forgotten:
+            return False
+        launches = [owner for _, owner in self.launched if owner in (driver, other)]
+        return other not in launches or launches[-1] is other
 
     def linger(self) -> None:
         """Let what is left of old attempts and drivers go on for a while: it must not change anything."""

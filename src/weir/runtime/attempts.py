@@ -128,9 +128,12 @@ class Attempts:
             # No two claims have the same content, so that one whose reply was lost is known by it.
             if self._storage.create(layout.claim_path(attempt), seal({"run": self._run, "attempt": attempt})):
                 try:
-                    # It may have hung until this driver had ended, or until the directory was another run's.
+                    # It may have hung until this driver had ended, until another had claimed a number that this one has
+                    # left out, or until the directory was another run's.
                     self._check_open()
-                    self._check_still_there(self._storage.list(layout.ATTEMPTS))
+                    names = self._storage.list(layout.ATTEMPTS)
+                    self._check_first(names)
+                    self._check_still_there(names)
                 except OwnershipError:
                     self.withdraw(attempt)
                     raise

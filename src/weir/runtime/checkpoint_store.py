@@ -201,7 +201,7 @@ class CheckpointStore:
         """Make a checkpoint exist. StorageFull, FileExistsError: it certainly does not; StorageUnavailable: nobody
         knows; OwnershipError: another driver has taken over, so this one must not let anything be committed."""
         path, data = layout.manifest_path(manifest.checkpoint), encode(manifest)
-        self._check_bases(manifest)
+        self._check_files(manifest)
         try:
             is_there = self._storage.create(path, data) or self._is_there(path, data)
         except StorageUnavailable:
@@ -221,24 +221,27 @@ class CheckpointStore:
         except StorageFull as error:
             raise StorageUnavailable(f"checkpoint {manifest.checkpoint} could not be noted: {error}") from error
 
-    def _check_bases(self, manifest: Manifest) -> None:
-        """OwnershipError when files are gone that were written for earlier checkpoints, and this one builds on: then
-        somebody has put an older state of the directory, or nothing, in its place."""
-        paths = [file.path for file in manifest.files if file.path.startswith(f"{layout.SHARED}/")]
-        shared = {name: path for path in paths if (name := path.rpartition("/")[2])}
-        bases = {name for name in shared if (layout.shared_since(name) or manifest.checkpoint) < manifest.checkpoint}
-        if not bases:
+    def _check_files(self, manifest: Manifest) -> None:
+        """OwnershipError when files of the checkpoint are gone, its own or those of earlier ones that it builds on:
+        then somebody has put an older state of the directory, or nothing, in its place."""
+        there = {
+            f"{directory}/{name}"
+            for directory in {file.path.rpartition("/")[0] for file in manifest.files}
+            for name in self._storage.list(directory)
+        }
+        missing = [file for file in manifest.files if file.path not in there]
+        if not missing:
             return
-        for name in sorted(bases.difference(self._storage.list(layout.SHARED))):
-            try:
-                self._storage.read(shared[name])  # Not every list is as new as what it lists.
-            except FileNotFoundError:
-                self._attempts.check_newest()
-                raise OwnershipError(
-                    f"job {self._job!r}: {self.lineage}/{shared[name]}, on which checkpoint {manifest.checkpoint} "
-                    "builds, is gone: its checkpoint directory was replaced, or files in it were deleted. This driver "
-                    "stops and commits nothing more; start it again"
-                ) from None
+        smallest = min(missing, key=lambda file: file.length_bytes)
+        try:
+            self._storage.read(smallest.path)  # Not every list is as new as what it lists.
+        except FileNotFoundError:
+            self._attempts.check_newest()
+            raise OwnershipError(
+                f"job {self._job!r}: {self.lineage}/{smallest.path}, which checkpoint {manifest.checkpoint} needs, is "
+                "gone: its checkpoint directory was replaced, or files in it were deleted. This driver stops and "
+                "commits nothing more; start it again"
+            ) from None
 
     def read(self, checkpoint: CheckpointId) -> Manifest:
         """The manifest of a checkpoint that is listed; anything wrong with it is an error that says so."""

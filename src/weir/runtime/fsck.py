@@ -20,7 +20,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from weir.errors import CheckpointError, CorruptCheckpoint
 from weir.ids import CheckpointId, Lineage
@@ -32,6 +32,7 @@ from weir.runtime.ports import Storage
 from weir.runtime.retirement import begun_only, files_of_lineage, prune_all
 from weir.runtime.state_files import CheckpointFiles
 from weir.runtime.storage import Below
+from weir.snapshot.checkpoints import Listing
 from weir.snapshot.manifest import Manifest, decode
 
 _OURS = (layout.JOB_FILE, layout.ATTEMPTS, layout.SAVEPOINTS)
@@ -50,6 +51,9 @@ class CheckedCheckpoint:
     files: int
     bytes: int
     problems: tuple[str, ...] = ()
+    counts: bool = True
+    """Whether a resume could come to it. A driver that was overtaken may publish one late, whose files are gone by
+    then; what was gone back behind is there for a while."""
 
 
 @dataclass
@@ -70,7 +74,7 @@ class Report:
 
     @property
     def is_whole(self) -> bool:
-        return not self.problems and not any(checked.problems for checked in self.checkpoints)
+        return not self.problems and not any(checked.problems for checked in self.checkpoints if checked.counts)
 
 
 def job_directories(storage: Storage) -> list[str]:
@@ -205,8 +209,11 @@ def _check_lost(storage: Storage, report: Report, lineage: Lineage, progress: Pr
 
 def _check_lineage(storage: Storage, report: Report, lineage: Lineage, progress: Progress) -> None:
     named = _check_checkpoints(storage, report, lineage, progress)
-    is_resumable = _check_line(storage, report, lineage)
-    if not (named and is_resumable and report.is_whole):
+    listing = _check_line(storage, report, lineage)
+    if listing is not None:
+        void = {f"{lineage}/{layout.checkpoint_directory(id)}" for id in named if id not in listing.valid}
+        report.checkpoints = [replace(c, counts=c.name not in void) for c in report.checkpoints]
+    if not (named and listing is not None and listing.newest is not None and report.is_whole):
         return
     orphans = [f"{lineage}/{path}" for path in _orphans(Below(storage, lineage), named)]
     if _manifests(storage, lineage) != sorted(named):
@@ -241,20 +248,20 @@ def _check_checkpoints(
     return named
 
 
-def _check_line(storage: Storage, report: Report, lineage: Lineage) -> bool:
-    """Look whether what a resume would start from is there. Whether it would start from a checkpoint."""
+def _check_line(storage: Storage, report: Report, lineage: Lineage) -> Listing | None:
+    """Look whether what a resume would start from is there. None: nobody can say."""
     try:
         listing = CheckpointStore(storage, report.job, lineage=lineage).listing()
     except CheckpointError as error:
         if str(error) not in report.problems:
             report.problems.append(str(error))
-        return False
+        return None
     if listing.missing is not None:
         path = layout.manifest_path(listing.missing)
         report.problems.append(
             f"{lineage}/{path} was complete, and is gone or damaged: the job cannot be resumed from it"
         )
-    return listing.newest is not None
+    return listing
 
 
 def _orphans(below: Storage, named: dict[CheckpointId, set[str]]) -> Iterator[str]:

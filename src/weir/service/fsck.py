@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from weir.errors import ConfigError
-from weir.runtime.fsck import Report, examined, job_directories, strays_beside
+from weir.runtime.fsck import CheckedCheckpoint, Report, examined, job_directories, strays_beside
 from weir.runtime.fsck import repair as repaired
 from weir.runtime.storage import Below, open_storage, shown_location
 
@@ -42,9 +42,8 @@ def run_fsck(location: str, *, repair: bool, as_json: bool) -> bool:
 def _show(report: Report, removed: int, *, repair: bool) -> None:
     typer.echo(f"job {report.job!r}, lineage {report.lineage or '(no start is noted)'}")
     for checked in report.checkpoints:
-        verdict = "whole" if not checked.problems else "DAMAGED"
-        typer.echo(f"  {checked.name}  {checked.files} files, {checked.bytes:,} bytes: {verdict}")
-        for problem in checked.problems:
+        typer.echo(f"  {checked.name}  {checked.files} files, {checked.bytes:,} bytes: {_verdict(checked)}")
+        for problem in checked.problems if checked.counts else ():
             typer.echo(f"    {problem}")
     for problem in report.problems:
         typer.echo(f"  {problem}")
@@ -56,6 +55,12 @@ def _show(report: Report, removed: int, *, repair: bool) -> None:
         typer.echo(f"  {removed} leftovers removed")
     elif report.leftovers:
         typer.echo(f"  {len(report.leftovers)} leftovers that nobody needs; --repair removes them")
+
+
+def _verdict(checked: CheckedCheckpoint) -> str:
+    if checked.counts:
+        return "DAMAGED" if checked.problems else "whole"
+    return "not whole, and of no use to anybody" if checked.problems else "whole; only --at goes on from it"
 
 
 def _stray(path: str) -> str:

@@ -192,6 +192,32 @@ def test_going_back_to_what_is_retired_meanwhile_stops_nobody() -> None:
     runs.publish(manifest(3, AttemptId(1)))
 
 
+def test_a_start_that_goes_back_and_hangs_in_its_claim_gives_way_to_one_that_began_later() -> None:
+    """Their numbers are far apart, so that neither is refused by the other's."""
+    storage = FaultyStorage()
+    running(storage)
+    hangs = store_of(storage, is_found=True)
+    hangs.adopt("run-2", resume=True)
+    later: list[CheckpointStore] = []
+
+    def started() -> None:
+        later.append(store_of(storage, is_found=True))
+        later[0].adopt("run-3", resume=True)
+        assert later[0].claim().attempt == 2
+
+    create = storage.create
+
+    def hanging(path: str, data: bytes) -> bool:
+        storage.create = create  # type: ignore[method-assign]
+        started()
+        return create(path, data)
+
+    storage.create = hanging  # type: ignore[method-assign]
+    with pytest.raises(OwnershipError, match="with attempt 2 while this one was starting"):
+        hangs.claim(CheckpointId(1))
+    later[0].publish(manifest(65, 2))
+
+
 def test_a_number_that_was_withdrawn_is_not_claimed_again() -> None:
     storage = FaultyStorage()
     first, waiting, third = store_of(storage), store_of(storage), store_of(storage)

@@ -84,7 +84,7 @@ def test_a_checkpoint_that_builds_on_files_which_are_gone_is_not_published() -> 
     store.publish(with_base(2, file))
     store.publish(with_base(3, file))
     put_back(storage, backup)
-    with pytest.raises(OwnershipError, match=r"shared/0000000002-a1-op-0-sum-00000, on which checkpoint 4 builds, is"):
+    with pytest.raises(OwnershipError, match=r"shared/0000000002-a1-op-0-sum-00000, which checkpoint 4 needs, is gone"):
         store.publish(with_base(4, file))
     assert store_of(storage, is_found=True).restorable(None) == manifest(1, 1)
 
