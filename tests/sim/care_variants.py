@@ -35,7 +35,19 @@ def own_claim_is_not_looked_at() -> AbstractContextManager[None]:
     return patched(Attempts, "_is_anothers", lambda self, attempt, names: False)
 
 
+def attempt_that_may_have_started_is_withdrawn() -> AbstractContextManager[None]:
+    """An attempt counts as started when the reply to its note has come."""
+    unstarted = Attempts._unstarted
+
+    def hasty(self: Attempts, below: AttemptId) -> list[AttemptId]:
+        self._tried = self._started or AttemptId(0)
+        return unstarted(self, below)
+
+    return patched(Attempts, "_unstarted", hasty)
+
+
 CARE_VARIANTS = (
+    attempt_that_may_have_started_is_withdrawn,
     own_claim_is_not_looked_at,
     fsck_takes_what_is_under_way,
     attempts_of_a_backup_come_twice,

@@ -77,8 +77,7 @@ class PartDirectory:
                 f"give another directory, or remove this one if its content is not needed"
             )
         if owner.resume:
-            if not (overwrite and self._was_cut_short(owner, visible)):
-                self._check_resumable(owner, where, format=format, visible=visible)
+            self._check_resumable(owner, where, format=format, visible=visible)
         elif overwrite:
             self._check_ours(visible)
         elif waiting := [life for life in self._strangers(owner) if self._storage.list(pending_directory(life))]:
@@ -99,7 +98,7 @@ class PartDirectory:
         # replaced: a driver that was overtaken, and does not know, would do so, too.
         self._storage.create(OWNER, json.dumps({"job": owner.job, "version": 3}).encode())
         self.check(owner, format=format, overwrite=overwrite)
-        if not owner.resume or (overwrite and self._was_cut_short(owner, self._visible())):
+        if not owner.resume:
             self._clear_others(owner, fence, overwrite=overwrite)
         fence()
         mine = {"job": owner.job, "format": format, "durable": owner.is_durable}
@@ -301,15 +300,6 @@ class PartDirectory:
             raise OwnershipError(
                 f"{where} holds {mine.get('format')} files, and this sink writes {format}; give another directory"
             )
-
-    def _was_cut_short(self, owner: SinkOwner, visible: Sequence[str]) -> bool:
-        """Whether the lineage has begun where its checkpoints are, and its first run died before it came to this
-        directory, in which there is nothing but what earlier lineages of that place have left."""
-        if owner.lineage not in owner.lives or self._owner(owner_path(owner.lineage)) is not None:
-            return False
-        writers = [part.lineage if (part := PartName.parse(name)) is not None else None for name in visible]
-        lineages = [name for name in self._storage.list(META) if is_lineage(name)]
-        return {*writers, *lineages} <= owner.lives - {owner.lineage}
 
     def _check_ours(self, visible: Sequence[str]) -> None:
         for name in visible:

@@ -89,6 +89,8 @@ class Attempts:
         """The latest that this driver has made, oldest first."""
         self._needed_from = AttemptId(0)
         """The last attempt that went back: what is damaged of those before it does not matter any more."""
+        self._tried = AttemptId(0)
+        """The newest of these whose start may be noted, now or when a call takes effect that hangs."""
         self._started: AttemptId | None = None
         """The newest of these whose start is noted."""
         self._found: tuple[AttemptId, str | None] | None = None
@@ -159,8 +161,9 @@ class Attempts:
                 )
 
     def _unstarted(self, below: AttemptId) -> list[AttemptId]:
-        """The claims of this run below this one for which it has noted no start."""
-        first = max(self._started or AttemptId(0), self._found[0] if self._found else AttemptId(0)) + 1
+        """The claims of this run below this one for which it has tried to note no start: what counts once for whoever
+        resumes the job must stop whoever runs it."""
+        first = max(self._tried, self._found[0] if self._found else AttemptId(0)) + 1
         claimed = _claimed(self._storage.list(layout.ATTEMPTS))
         return [attempt for attempt in claimed if first <= attempt < below and self._is_of(attempt, {self._run})]
 
@@ -178,6 +181,8 @@ class Attempts:
     def note(self, attempt: AttemptId, note: Note, body: Json) -> None:
         """Write down something about an attempt of this driver's, in place of what it said before."""
         self._check_open()
+        if note == "start":
+            self._tried = attempt
         self._storage.publish(AttemptNote(attempt, self._lineage, note).path, seal({**body, "run": self._run}))
         if note == "start":
             self._started = attempt
@@ -249,11 +254,16 @@ class Attempts:
         """OwnershipError when the directory was deleted since this run looked at it, and may be another's by now."""
         if self.own is not None:
             self._check_there(names)
-        elif self._found is not None and self._found[0] > 0 and self._run_of(self._found[0]) != self._found[1]:
+        elif self._found is not None and self._found[0] > 0 and not self._is_as_found(*self._found, names):
             raise OwnershipError(
                 f"job {self._job!r} was deleted, or started anew, by somebody else while this driver was starting; "
                 "start again to go on with what is there"
             )
+
+    def _is_as_found(self, newest: AttemptId, run: str | None, names: list[str]) -> bool:
+        """Whether the claim that was found is still that run's; or is forgotten, since that has made many more."""
+        now = self._run_of(newest)
+        return now == run or (now is None and any(a > newest and self._is_of(a, {run}) for a in _claimed(names)))
 
     def _check_first(self, names: list[str]) -> None:
         """OwnershipError when there is a newer claim than this run knows of, and it is of a run that began later."""

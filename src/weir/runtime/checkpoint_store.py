@@ -120,7 +120,7 @@ class CheckpointStore:
         if back_to is None:
             return self._restored(listing)
         self._check_there(listing, back_to)
-        return self.read(back_to)
+        return self._read_listed(back_to)
 
     def claim(
         self,
@@ -333,16 +333,8 @@ class CheckpointStore:
 
     def _restored(self, listing: Listing) -> Manifest | None:
         missing, newest = listing.missing, listing.newest
-        if missing is None and newest is not None:
-            try:
-                return self.read(newest)
-            except FileNotFoundError as error:
-                raise CheckpointError(
-                    f"job {self._job!r}: checkpoint {newest} was retired, or taken away, while this driver looked at "
-                    "it; start again to go on with what is there"
-                ) from error
         if missing is None:
-            return None
+            return None if newest is None else self._read_listed(newest)
         if missing in self._damaged:
             raise self._damaged[missing]
         older = "there is no older one" if newest is None else f"the newest that is there is checkpoint {newest}"
@@ -350,6 +342,15 @@ class CheckpointStore:
             f"job {self._job!r} had completed checkpoint {missing}, and {self.lineage}/{layout.manifest_path(missing)} "
             f"is gone; {older}. {_NO_FALLBACK}"
         )
+
+    def _read_listed(self, checkpoint: CheckpointId) -> Manifest:
+        try:
+            return self.read(checkpoint)
+        except FileNotFoundError as error:
+            raise CheckpointError(
+                f"job {self._job!r}: checkpoint {checkpoint} was retired, or taken away, while this driver looked at "
+                "it; start again to go on with what is there"
+            ) from error
 
     def _check_there(self, listing: Listing, back_to: CheckpointId) -> None:
         if back_to not in {entry.checkpoint for entry in listing.published}:
@@ -360,7 +361,7 @@ class CheckpointStore:
         self._check_there(listing, back_to)
         # Above what a damaged note may have leased, and what sinks have committed, too.
         copy = CheckpointId(max(listing.next_checkpoint() + IDS_LEASED, given_out))
-        manifest = copied(self._storage, self.read(back_to), copy, attempt)
+        manifest = copied(self._storage, self._read_listed(back_to), copy, attempt)
         if not self._storage.create(layout.manifest_path(manifest.checkpoint), encode(manifest)):
             raise CheckpointError(f"checkpoint {manifest.checkpoint} is there already; try once more")
         return manifest

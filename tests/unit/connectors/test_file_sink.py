@@ -6,7 +6,6 @@ import base64
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -29,7 +28,7 @@ from weir.errors import (
     SchemaError,
     StorageUnavailable,
 )
-from weir.ids import AttemptId, CheckpointId, Lineage
+from weir.ids import AttemptId, CheckpointId
 from weir.operators.base import NO_LINEAGE
 from weir.runtime.storage import MemoryStorage, register_scheme
 from weir.runtime.storage_files import LocalStorage
@@ -74,23 +73,6 @@ def test_overwrite_clears_what_an_earlier_run_wrote_but_not_when_resuming(tmp_pa
     adopted(sink, owner(job="job", lineage=NEXT_LIFE))
     assert read_numbers(tmp_path, "parquet") == []
     write_and_commit(sink, 3, lineage=NEXT_LIFE)
-    assert read_numbers(tmp_path, "parquet") == [3]
-
-
-def test_a_start_that_died_before_it_came_to_its_sinks_is_gone_on_with(tmp_path: Path) -> None:
-    """Its lineage has begun in the checkpoint directory, and what is here is of an earlier one there."""
-    sink = FileSink(tmp_path, overwrite=True)
-    adopted(sink, owner(job="job", resume=False))
-    write_and_commit(sink, 1, 2)
-    lives = frozenset([Lineage(NO_LINEAGE), Lineage(NEXT_LIFE)])
-    resumed = replace(owner(job="job", lineage=NEXT_LIFE, resume=True), lives=lives)
-    for refused in (FileSink(tmp_path), sink):
-        with pytest.raises(OwnershipError, match="whose checkpoints are not where"):
-            adopted(refused, resumed if refused is not sink else replace(resumed, lives=frozenset([NEXT_LIFE])))
-    adopted(sink, resumed)
-    assert read_numbers(tmp_path, "parquet") == []
-    write_and_commit(sink, 3, lineage=NEXT_LIFE)
-    adopted(sink, resumed)
     assert read_numbers(tmp_path, "parquet") == [3]
 
 

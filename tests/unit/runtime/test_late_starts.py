@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.runtime.fakes import FaultyStorage
 from tests.unit.runtime.stores import LIFE, NEXT_LIFE, manifest, newest, store_of
 from weir.errors import CheckpointError, OwnershipError, StorageUnavailable
-from weir.ids import AttemptId, CheckpointId
+from weir.ids import AttemptId, CheckpointId, Lineage
 from weir.runtime import layout
 from weir.runtime.attempts import current_lineage
 from weir.runtime.checkpoint_store import CheckpointStore
-from weir.snapshot.checkpoints import Listing
+from weir.snapshot.checkpoints import Listing, PublishedCheckpoint
 from weir.snapshot.records import seal
 
 
@@ -180,6 +182,35 @@ def test_the_claim_of_a_driver_that_has_ended_stops_nobody(moment: str) -> None:
     runs.publish(manifest(2, AttemptId(1)))
 
 
+@pytest.mark.parametrize("lineage", [LIFE, NEXT_LIFE])
+def test_an_attempt_whose_start_may_be_noted_is_not_withdrawn(lineage: Lineage) -> None:
+    """What a resume would go on with must stop whoever runs: its note may be there, or land in hours."""
+    storage = FaultyStorage()
+    runs = store_of(storage)
+    runs.adopt("run-1", resume=False)
+    attempt = runs.claim().attempt
+    other = store_of(storage, lineage, is_found=lineage == LIFE)
+    other.adopt("run-2", resume=lineage == LIFE)
+    storage.lose_reply("publish", StorageUnavailable("away"))
+    with pytest.raises(StorageUnavailable):
+        other.claim()
+    storage.then("create", other.close)
+    with pytest.raises(OwnershipError, match="this driver has ended"):
+        other.claim()
+    with pytest.raises(OwnershipError, match="taken over job 'job' with attempt 2"):
+        runs.publish(manifest(1, attempt))
+
+
+def test_a_start_goes_on_though_the_claim_that_it_found_is_forgotten_by_now() -> None:
+    storage = FaultyStorage()
+    runs = running(storage)
+    waiting = store_of(storage, is_found=True)
+    waiting.adopt("run-2", resume=True)
+    runs.claim()
+    storage.delete(layout.claim_path(AttemptId(1)))
+    assert waiting.claim().attempt == 3
+
+
 def test_going_back_to_what_is_retired_meanwhile_stops_nobody() -> None:
     storage = FaultyStorage()
     runs = running(storage)
@@ -188,6 +219,12 @@ def test_going_back_to_what_is_retired_meanwhile_stops_nobody() -> None:
     start.adopt("run-2", resume=True)
     runs.retire(CheckpointId(2))
     with pytest.raises(CheckpointError, match="has no checkpoint 1 to go back to; there are: chk-0000000002"):
+        start.claim(CheckpointId(1))
+    listing = start.listing
+    start.listing = lambda: replace(  # type: ignore[method-assign]
+        listing(), published=(PublishedCheckpoint(CheckpointId(1), AttemptId(1)),)
+    )
+    with pytest.raises(CheckpointError, match="checkpoint 1 was retired, or taken away, while this driver looked"):
         start.claim(CheckpointId(1))
     runs.publish(manifest(3, AttemptId(1)))
 
