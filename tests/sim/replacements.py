@@ -32,6 +32,8 @@ def replace_drivers(world: World) -> None:
             continue
         if ended.outcome is Outcome.STOPPED and driver is world.driver and not driver.is_forgotten:
             world.stopped = driver
+            for other in [d for d in world.drivers if d is not driver and not d.is_forgotten]:
+                world.bury(other)  # Whoever has a job stopped also kills the starts of it that hang.
             return
         left = (Outcome.CANCELLED, Outcome.STOPPED)
         # Of one that nobody knows of, all may be gone that it needs.

@@ -190,7 +190,9 @@ class World:
 
     def _has_finished(self) -> bool:
         for driver in list(self.drivers):
-            if driver.reported and driver.reported.outcome is Outcome.FINISHED:
+            if driver.reported and driver.reported.outcome is Outcome.FINISHED and driver.is_forgotten:
+                self.bury(driver)  # Others go on from a backup, and do not know of it.
+            elif driver.reported and driver.reported.outcome is Outcome.FINISHED:
                 if self.users.drained and any(self._goes_on_behind(driver, other) for other in self.drivers):
                     # It was drained, and has rows left for whoever takes over from it, be it one that was started
                     # before and looked later.
