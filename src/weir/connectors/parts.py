@@ -68,6 +68,12 @@ class PartDirectory:
         found, where = self._owner(OWNER), f"sink {owner.name!r}: the directory {self._location}"
         visible = self._visible()
         if found is None:
+            if any(PartName.parse(name) is not None for name in visible):
+                raise OwnershipError(
+                    f"{where} holds parts that a sink wrote, and not its {OWNER}: the directory was moved or emptied "
+                    "under the job that writes here. Put its _weir back, with what else is missing, or give another "
+                    "directory"
+                )
             if visible:
                 raise OwnershipError(f"{where} holds files that Weir did not write; give an empty or a new directory")
             return

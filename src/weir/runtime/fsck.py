@@ -149,8 +149,11 @@ def _remove(storage: Storage, path: str) -> bool:
 
 
 def _is_job(storage: Storage) -> bool:
-    """By its owner or, where that is lost, by its notes."""
-    return layout.JOB_FILE in storage.list("") or bool(_notes(storage))
+    """By its owner or, where that is lost, by its notes, or by its checkpoints."""
+    names = storage.list("")
+    if layout.JOB_FILE in names or bool(_notes(storage)):
+        return True
+    return any(_manifests(storage, Lineage(name)) for name in names if layout.is_lineage(name))
 
 
 def _notes(storage: Storage) -> list[AttemptNote]:

@@ -18,7 +18,6 @@ from weir.errors import (
     CheckpointError,
     CorruptCheckpoint,
     JobFailed,
-    OwnershipError,
     ProtocolViolation,
     SchemaError,
     SlotsMissing,
@@ -37,7 +36,6 @@ INTERRUPTED = 130
 
 _HINTS: tuple[tuple[type[WeirError], str], ...] = (
     (SchemaError, "Print `stream.schema` or `env.explain()` to see which columns exist at that point."),
-    (OwnershipError, "Use --resume to go on from the last checkpoint, or give the job another name or directory."),
     (CorruptCheckpoint, "Older checkpoints are kept as they are; sinks may have committed past them."),
     (SlotsMissing, "Lower --parallelism, or pass a --master with more cores."),
     (StorageFull, "Make room, then run again with --resume."),

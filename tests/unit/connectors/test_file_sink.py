@@ -282,6 +282,15 @@ def test_overwrite_may_change_the_format(tmp_path: Path) -> None:
         adopted(FileSink(tmp_path, "jsonl"), owner(job="job", resume=False))
 
 
+def test_parts_without_the_rest_of_their_directory_are_not_called_somebody_elses(tmp_path: Path) -> None:
+    """The directory was moved away under a running job, which wrote on in a new one of the same name."""
+    sink = FileSink(tmp_path)
+    write_and_commit(sink, 1)
+    (tmp_path / "_weir" / "owner.json").unlink(missing_ok=True)
+    with pytest.raises(OwnershipError, match=r"holds parts that a sink wrote, and not its _weir/owner.json.*Put its"):
+        adopted(sink, owner(job="job", resume=True))
+
+
 def test_files_that_no_sink_wrote_are_never_touched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("x")
     for overwrite in (False, True):

@@ -134,6 +134,15 @@ def test_without_any_note_nothing_is_a_leftover_and_the_checkpoints_are_named() 
     assert examined(storage).checkpoints == report.checkpoints
 
 
+def test_a_job_without_its_owner_and_notes_is_known_by_its_checkpoints() -> None:
+    storage = with_checkpoints()
+    storage.delete(layout.ATTEMPTS)
+    storage.delete(layout.JOB_FILE)
+    assert job_directories(storage) == [""]
+    report = examined(storage)
+    assert not report.is_whole and any("no start of lineage" in problem for problem in report.problems)
+
+
 @pytest.mark.parametrize("oldest", ["attempts/0000000001.claim", "job.json"])
 def test_notes_that_a_lifecycle_rule_has_expired_are_missed(oldest: str) -> None:
     """The job ran for longer than objects may live; what it wrote last is there."""

@@ -8,7 +8,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from weir.errors import JobFailed, OwnershipError, SchemaError, UserCodeError, WeirError
+from weir.errors import JobFailed, OwnershipError, SchemaError, SlotsMissing, UserCodeError, WeirError
 from weir.service.failures import frames_from, hint_for, panel_of, readable_errors
 
 
@@ -19,10 +19,15 @@ def text_of(error: WeirError) -> str:
 
 
 def test_a_panel_names_the_kind_the_message_and_what_to_do() -> None:
-    text = text_of(OwnershipError("sink 'out': the directory /data belongs to the job 'other'"))
-    assert "OwnershipError" in text
-    assert "belongs to the job 'other'" in text
-    assert "--resume" in text
+    text = text_of(SlotsMissing("the job needs 8 slots, and 2 are there"))
+    assert "SlotsMissing" in text
+    assert "needs 8 slots" in text
+    assert "--parallelism" in text
+
+
+def test_an_error_that_names_the_ways_out_gets_no_hint_that_may_be_none() -> None:
+    """A start that was refused with --resume is not told to use it."""
+    assert hint_for(OwnershipError("the directory holds output whose checkpoints are elsewhere")) is None
 
 
 def test_the_brackets_of_a_message_are_not_taken_for_markup() -> None:
