@@ -193,9 +193,9 @@ class World:
             if driver.reported and driver.reported.outcome is Outcome.FINISHED and driver.is_forgotten:
                 self.bury(driver)  # Others go on from a backup, and do not know of it.
             elif driver.reported and driver.reported.outcome is Outcome.FINISHED:
-                if self.users.drained and any(self._goes_on_behind(driver, other) for other in self.drivers):
+                if any(self._goes_on_behind(driver, other) for other in self.drivers):
                     # It was drained, and has rows left for whoever takes over from it, be it one that was started
-                    # before and looked later.
+                    # before and looked later; or that one goes back.
                     self.crash_driver(driver, "drained")
                     continue
                 if self.rng.random() > RESUMED_AT_THE_END or self.driver_count >= DRIVERS_MAX:
@@ -208,7 +208,7 @@ class World:
 
     def _goes_on_behind(self, driver: SimDriver, other: SimDriver) -> bool:
         """Whether another may take over, or has done so, from one that has finished."""
-        if other is driver or other.is_gone or other.is_forgotten:
+        if other is driver or other.is_gone or other.is_forgotten or not (self.users.drained or other.goes_back):
             return False
         launches = [owner for _, owner in self.launched if owner in (driver, other)]
         return other not in launches or launches[-1] is other
