@@ -79,6 +79,10 @@ class ClaimDesk:
 
         self._background.run(finish, done)
 
+    def look(self, done: Callable[[BaseException | None], None]) -> None:
+        """Whether the job is still this driver's to stop. OwnershipError: another goes on with it."""
+        self._background.run(self._store.check_newest, done)
+
     def given_out(self, following: CheckpointId) -> None:
         """Checkpoints below `following` were given out. Our own count may be ahead of what storage shows: an id is
         never given out twice."""

@@ -163,18 +163,16 @@ class Driver:
 
     def cancel(self) -> None:
         """The user wants the job to end now."""
-        verdict = Verdict(Outcome.CANCELLED)
         if self._ended is not None:
             return
         if self._leaving is None:
-            self._leave_all(verdict)
+            self._leave_all(Verdict(Outcome.CANCELLED))
         elif self._leaving.outcome is Outcome.RESTART:
-            self._leaving = verdict
+            self._leaving = Verdict(Outcome.CANCELLED)
         self._finish.give_up()
 
     def request(self, request: m.CheckpointRequested | None = None) -> None:
-        """The user wants a checkpoint, a savepoint, or the job to stop or to drain. Notices with the request's name, or
-        the job's end, are the answer."""
+        """The user wants a checkpoint, a savepoint, a stop or a drain. A notice with its name, or the end, answers."""
         if not isinstance(self.phase, phases.Running):
             raise JobError(f"job {self._config.name!r} is {self.status}, so it cannot take a checkpoint now")
         self._coordinate(request or m.CheckpointRequested())
@@ -350,14 +348,16 @@ class Driver:
             self._savepoints.close(lambda: self._last_note(verdict))
 
     def _last_note(self, verdict: Verdict) -> None:
+        def done(result: BaseException | None) -> None:
+            # What could not be tidied up, or looked at, is no reason to fail; another driver that goes on is.
+            self._end(Verdict(Outcome.FAILED, str(result)) if isinstance(result, OwnershipError) else verdict)
+
         if verdict.outcome is Outcome.FINISHED:
-            self._finish.finish(self._plan, lambda result: self._finished(verdict, result))
+            self._finish.finish(self._plan, done)
+        elif verdict.outcome is Outcome.STOPPED:
+            self._claims.look(done)
         else:
             self._end(verdict)
-
-    def _finished(self, verdict: Verdict, result: BaseException | None) -> None:
-        """Everything is committed. What could not be tidied up is no reason to fail; another driver is."""
-        self._end(Verdict(Outcome.FAILED, str(result)) if isinstance(result, OwnershipError) else verdict)
 
     def _end(self, verdict: Verdict) -> None:
         self._ended = phases.Ended(verdict.outcome, verdict.error)

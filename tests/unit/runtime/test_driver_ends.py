@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.unit.runtime.driving import (
     STOP_MS,
     Stage,
@@ -23,7 +25,7 @@ from weir.ids import AttemptId
 from weir.runtime import phases
 from weir.runtime.phases import Outcome
 from weir.runtime.region import RESTORING_PATIENCE_MS
-from weir.snapshot.messages import StopTask
+from weir.snapshot.messages import CheckpointRequested, StopTask, Then
 
 # --- Leaving ------------------------------------------------------------------------------------------
 
@@ -51,6 +53,29 @@ def test_the_end_is_told_once() -> None:
     assert len(stage.background.waiting) == 1
     run_all(stage.background)
     assert [detail["outcome"] for detail in stage.said("ended")] == ["finished"]
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_a_driver_that_was_overtaken_meanwhile_does_not_say_that_the_job_is_stopped(overtaken: bool) -> None:
+    stage = running()
+    stage.driver.request(CheckpointRequested(None, Then.STOP, "stop"))
+    stage.complete(1).commit(1).stage_ends()
+    if overtaken:
+        successor = store_of(stage.storage)
+        successor.adopt("run-2", resume=True)
+        successor.claim()
+    run_all(stage.background)
+    assert stage.ended.outcome is (Outcome.FAILED if overtaken else Outcome.STOPPED)
+    assert ("another driver has taken over" in str(stage.ended.error)) == overtaken
+
+
+def test_a_stop_is_a_stop_though_storage_is_away_at_the_end() -> None:
+    stage = running()
+    stage.driver.request(CheckpointRequested(None, Then.STOP, "stop"))
+    stage.complete(1).commit(1).stage_ends()
+    stage.storage.fail("list", *[StorageUnavailable("away")] * 10)
+    run_all(stage.background)
+    assert stage.ended.outcome is Outcome.STOPPED
 
 
 def test_a_job_whose_last_note_takes_long_kills_nobody_and_does_not_spin() -> None:
