@@ -134,7 +134,7 @@ class Attempts:
                     # left out, or until the directory was another run's.
                     self._check_open()
                     names = self._storage.list(layout.ATTEMPTS)
-                    self._check_first(names)
+                    self._check_first([name for name in names if layout.claimed_attempt(name) != attempt])
                     self._check_still_there(names)
                 except OwnershipError:
                     self.withdraw(attempt)
