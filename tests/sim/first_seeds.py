@@ -8,7 +8,6 @@ from __future__ import annotations
 
 FIRST_SEED = {
     "aborted_epoch_dropped": 103,
-    "attempts_of_a_backup_come_twice": 834,
     "attempts_that_never_started_count": 104,
     "back_edge_is_not_logged": 27,
     "bases_are_not_kept": 26,
