@@ -195,8 +195,9 @@ class World:
             elif driver.reported and driver.reported.outcome is Outcome.FINISHED:
                 if any(self._goes_on_behind(driver, other) for other in self.drivers):
                     # It was drained, and has rows left for whoever takes over from it, be it one that was started
-                    # before and looked later; or that one goes back.
-                    self.crash_driver(driver, "drained")
+                    # before and looked later; or that one goes back. If that one fails, somebody starts another.
+                    self.log(f"{driver.name} is done, and another goes on")
+                    self.bury(driver)
                     continue
                 if self.rng.random() > RESUMED_AT_THE_END or self.driver_count >= DRIVERS_MAX:
                     return True
