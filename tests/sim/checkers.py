@@ -218,13 +218,16 @@ def check_no_leaks(world: World) -> None:
     goes on with it tidies up."""
     if world.stopped is not None:
         return
-    storage, valid = world.store().storage, world.store().listing().valid
+    storage, listing = world.store().storage, world.store().listing()
+    valid = listing.valid
     directories = [id for name in storage.list("") if (id := layout.checkpoint_of(name)) is not None]
     if not valid:
         raise SimulationFailed("the finished job has no checkpoint")
     if world.is_tidy and len(valid) > world.job.checkpoints.retain:
         raise SimulationFailed(f"checkpoints {valid} are kept, {world.job.checkpoints.retain} should be")
-    if world.is_tidy and (stale := [id for id in directories if id < valid[0]]):
+    # Beside the copy that was gone back to, all is kept that users may want instead.
+    copies = {start.restored_from for start in listing.starts if start.goes_back}
+    if world.is_tidy and valid[0] not in copies and (stale := [id for id in directories if id < valid[0]]):
         raise SimulationFailed(f"left behind: {stale}")
     if world.is_tidy:
         _check_shared(world, valid)

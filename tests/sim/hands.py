@@ -262,6 +262,17 @@ class Hands:
         world.start_driver(resume=True)
         return True
 
+    def bring_back_again(self) -> bool:
+        """A delete that was on its way has met what they had brought back: whoever wanted to copy it was refused."""
+        lost = [name for name in self._backup if name not in self._world.storage.files]
+        if self.back_to is None or not lost:
+            return False
+        self._world.log(f"users bring back {len(lost)} files again")
+        for name in lost:
+            self._world.storage.put(name, self._backup[name])
+        self._world.watch.forget()
+        return True
+
     def breaks_off(self) -> bool:
         """Whether the start that goes back dies before it counts."""
         return self.rng.random() < BROKEN_OFF

@@ -35,6 +35,9 @@ def replace_drivers(world: World) -> None:
             for other in [d for d in world.drivers if d is not driver and not d.is_forgotten]:
                 world.bury(other)  # Whoever has a job stopped also kills the starts of it that hang.
             return
+        if not driver.is_forgotten and world.hands.bring_back_again():
+            world.bury(driver)
+            continue
         left = (Outcome.CANCELLED, Outcome.STOPPED)
         # Of one that nobody knows of, all may be gone that it needs.
         if ended.outcome not in left and not driver.is_forgotten and not _was_overtaken(world, ended):

@@ -64,6 +64,8 @@ class Users:
         self.went_on_after_draining = False
         """The drain was not carried through, or its driver died before it could say so: attempts that began later read
         on, although what was open at the drain may be out already."""
+        self.had_gone_on_before = False
+        """The same of a life that was given up, whose savepoints are still there."""
 
     @property
     def savepoints(self) -> list[str]:
@@ -84,6 +86,7 @@ class Users:
 
     def start_anew(self) -> None:
         """The job begins again with nothing."""
+        self.had_gone_on_before = self.had_gone_on_before or self.went_on_after_draining
         self.drained.clear()
         self.went_on_after_draining = False
 

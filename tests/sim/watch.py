@@ -56,7 +56,9 @@ class Watch:
         if any(name.startswith(self._root) and _decides(name) for name in changed):
             self._look_at_manifests()
         for name, work in changed.items():
-            if (file := self._named.get(name)) is not None:
+            # A delete on its way may meet what was brought back, until it is copied; then users bring it back again.
+            is_brought = self._world.hands.back_to is not None and name not in storage.files
+            if (file := self._named.get(name)) is not None and not is_brought:
                 self._check_file(name, file)
             if name.startswith(self._out) and "/_weir/" not in name:
                 is_users = work is not None and work.owner is self._world.hands.program
@@ -64,7 +66,7 @@ class Watch:
 
     def forget(self) -> None:
         """Users have taken away what they may not; that is not the job's fault."""
-        self._named = {}
+        self._named, self._store = {}, None
         self._world.storage.changed = {}
 
     def start_anew(self) -> None:

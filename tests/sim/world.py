@@ -185,7 +185,7 @@ class World:
         with self.storage.quiet():
             manifest = read_savepoint(after, savepoint)
             read = after.job.rows_read(manifest, savepoint_files(after, savepoint))
-        is_unclear = after.users.went_on_after_draining
+        is_unclear = after.users.went_on_after_draining or after.users.had_gone_on_before
         return after.job.going_on(manifest, self.external, self.place, before=read, is_unclear=is_unclear)
 
     def _has_finished(self) -> bool:

@@ -75,7 +75,8 @@ class Asks:
                 ask.future.set_result(ask.savepoint)
             else:
                 how = "has crashed" if outcome is None else f"is {outcome.value}"
-                ask.future.set_exception(JobError(f"job {self._job!r} {how}: {ask.what} did not come about"))
+                there = "" if ask.savepoint is None else f", but its savepoint is complete: {ask.savepoint}"
+                ask.future.set_exception(JobError(f"job {self._job!r} {how}: {ask.what} did not come about{there}"))
         self._open.clear()
 
     def _send(self, name: str, ask: Ask) -> None:

@@ -48,11 +48,11 @@ def newest_run(storage: Storage, names: list[str]) -> AttemptNote | None:
     return newest or max(starts or notes, key=lambda note: note.attempt, default=None)
 
 
-def _is_of_its_claim(storage: Storage, start: AttemptNote) -> bool:
-    """Whether who has claimed the attempt has noted its start. What is damaged or does not say is believed."""
+def _is_of_its_claim(storage: Storage, note: AttemptNote) -> bool:
+    """Whether who has claimed the attempt has noted this. What is damaged or does not say is believed."""
     try:
-        noted = read_record(storage, start.path).get("run")
-        claimed = read_record(storage, layout.claim_path(start.attempt)).get("run")
+        noted = read_record(storage, note.path).get("run")
+        claimed = read_record(storage, layout.claim_path(note.attempt)).get("run")
     except (FileNotFoundError, CorruptCheckpoint):
         return True
     return noted is None or noted == claimed
@@ -122,8 +122,12 @@ class Attempts:
         while True:
             self._check_open()
             names = self._storage.list(layout.ATTEMPTS)
-            self._check_first(names)
-            self._check_still_there(names)
+            try:
+                self._check_first(names)
+                self._check_still_there(names)
+            except OwnershipError:
+                self.give_up()  # An earlier try may have claimed one, though its reply was lost.
+                raise
             noted = [note.attempt for name in names if (note := AttemptNote.parse(name)) is not None]
             attempt = AttemptId(max([above, *_claimed(names), *noted]) + 1)
             self._check_open()
@@ -153,19 +157,26 @@ class Attempts:
         or behind which nobody could look: nobody is to be stopped by them. The claims themselves stay: their numbers
         are never used again, however late this takes effect."""
         with suppress(StorageUnavailable):
-            for given_up in [*self._unstarted(attempt), attempt]:
-                if given_up in self.claims:
-                    self.claims.remove(given_up)
-                self._storage.publish(
-                    layout.withdrawal_path(given_up, self._lineage), seal({"run": self._run, "attempt": given_up})
-                )
+            self._withdraw([*(earlier for earlier in self._unstarted() if earlier < attempt), attempt])
 
-    def _unstarted(self, below: AttemptId) -> list[AttemptId]:
-        """The claims of this run below this one for which it has tried to note no start: what counts once for whoever
-        resumes the job must stop whoever runs it."""
+    def give_up(self) -> None:
+        """This driver claims nothing more: withdraw all under which nothing has been noted or written."""
+        with suppress(StorageUnavailable):
+            self._withdraw(self._unstarted())
+
+    def _withdraw(self, attempts: list[AttemptId]) -> None:
+        for attempt in attempts:
+            if attempt in self.claims:
+                self.claims.remove(attempt)
+            record = seal({"run": self._run, "attempt": attempt})
+            self._storage.publish(layout.withdrawal_path(attempt, self._lineage), record)
+
+    def _unstarted(self) -> list[AttemptId]:
+        """The claims of this run for which it has tried to note no start: what counts once for whoever resumes the job
+        must stop whoever runs it."""
         first = max(self._tried, self._found[0] if self._found else AttemptId(0)) + 1
         claimed = _claimed(self._storage.list(layout.ATTEMPTS))
-        return [attempt for attempt in claimed if first <= attempt < below and self._is_of(attempt, {self._run})]
+        return [attempt for attempt in claimed if attempt >= first and self._is_of(attempt, {self._run})]
 
     def check_newest(self) -> None:
         """OwnershipError when another driver has claimed a newer attempt, or this one has ended."""
@@ -180,9 +191,14 @@ class Attempts:
 
     def note(self, attempt: AttemptId, note: Note, body: Json) -> None:
         """Write down something about an attempt of this driver's, in place of what it said before."""
-        self._check_open()
+        tried = self._tried
         if note == "start":
-            self._tried = attempt
+            self._tried = attempt  # Before the look: whoever gives up behind the end must not withdraw it.
+        try:
+            self._check_open()
+        except OwnershipError:
+            self._tried = tried
+            raise
         self._storage.publish(AttemptNote(attempt, self._lineage, note).path, seal({**body, "run": self._run}))
         if note == "start":
             self._started = attempt
@@ -219,7 +235,11 @@ class Attempts:
         """Whether the newest attempt that has run, of whatever lineage, has ended and committed everything."""
         names = self._storage.list(layout.ATTEMPTS)
         newest = newest_run(self._storage, names)
-        return newest is not None and replace(newest, note="finished").path.rpartition("/")[2] in names
+        if newest is None:
+            return False
+        end = replace(newest, note="finished")
+        # Where a backup was put back, a driver that nobody knows of may have had the same number.
+        return end.path.rpartition("/")[2] in names and _is_of_its_claim(self._storage, end)
 
     def forget(self, oldest_needed: AttemptId) -> list[str]:
         """The paths of claims and notes that nobody needs: of attempts below this one, the latest few apart. Claims of

@@ -117,10 +117,17 @@ class CheckpointStore:
         """What a claim would restore, or refuse to, before anything has started. Changes nothing."""
         self._attempts.bears_damage = back_to is not None
         listing = self.listing()
-        if back_to is None:
+        if back_to is not None:
+            self._check_there(listing, back_to)
+            return self._read_listed(back_to)
+        try:
             return self._restored(listing)
-        self._check_there(listing, back_to)
-        return self._read_listed(back_to)
+        except CheckpointError:
+            # What seems to be gone, a driver that runs may have retired during the look.
+            again = self.listing()
+            if (again.newest, again.missing) == (listing.newest, listing.missing):
+                raise
+            return self._restored(again)
 
     def claim(
         self,
@@ -163,6 +170,8 @@ class CheckpointStore:
         # Tasks commit what they restore: a driver that was overtaken since its claim must not let them start.
         self._attempts.check_newest()
         valid = listing.valid if back_to is None or restore is None else (restore.checkpoint,)
+        went_back = [start.restored_from or 0 for start in listing.starts if start.goes_back]
+        self._retirement.keep_beside(CheckpointId(max([0, *went_back, *(valid if back_to is not None else ())])))
         return Claim(attempt, restore, CheckpointId(following), valid, ids_below)
 
     def _looked(
@@ -190,6 +199,10 @@ class CheckpointStore:
     def check_newest(self) -> None:
         """OwnershipError when another driver has taken the job over, or this one has ended."""
         self._attempts.check_newest()
+
+    def give_up(self) -> None:
+        """The driver has ended without an attempt: what it may have claimed, though no reply came, stops nobody."""
+        self._attempts.give_up()
 
     def close(self) -> None:
         """The driver has ended: nothing of it that still hangs in storage has any effect when it goes on."""
@@ -362,6 +375,7 @@ class CheckpointStore:
         # Above what a damaged note may have leased, and what sinks have committed, too.
         copy = CheckpointId(max(listing.next_checkpoint() + IDS_LEASED, given_out))
         manifest = copied(self._storage, self._read_listed(back_to), copy, attempt)
+        self._attempts.check_newest()  # Copies take their time: who was overtaken, or has ended, publishes nothing.
         if not self._storage.create(layout.manifest_path(manifest.checkpoint), encode(manifest)):
             raise CheckpointError(f"checkpoint {manifest.checkpoint} is there already; try once more")
         return manifest

@@ -348,20 +348,20 @@ class Driver:
             self._savepoints.close(lambda: self._last_note(verdict))
 
     def _last_note(self, verdict: Verdict) -> None:
-        def done(result: BaseException | None) -> None:
-            # What could not be tidied up, or looked at, is no reason to fail; another driver that goes on is.
+        def done(result: BaseException | None) -> None:  # What storage refused is no reason to fail; another driver is.
             self._end(Verdict(Outcome.FAILED, str(result)) if isinstance(result, OwnershipError) else verdict)
 
         if verdict.outcome is Outcome.FINISHED:
             self._finish.finish(self._plan, done)
         elif verdict.outcome is Outcome.STOPPED:
-            self._claims.look(done)
+            self._finish.look(done)
         else:
             self._end(verdict)
 
     def _end(self, verdict: Verdict) -> None:
         self._ended = phases.Ended(verdict.outcome, verdict.error)
         self._store.close()
+        self._claims.give_up()
         self._say("ended", outcome=verdict.outcome.value, error=verdict.error)
 
     # --- Checkpoints ---------------------------------------------------------------------------------------

@@ -27,11 +27,18 @@ class FinishDesk:
         self._chance = chance
         self._again: Callable[[], None] = lambda: None
         self._give_up: Callable[[], None] = lambda: None
+        self._looking: Callable[[BaseException | None], None] | None = None
+        """Who waits for the last look of a job that is stopped."""
 
     def finish(self, plan: Plan, done: Callable[[BaseException | None], None]) -> None:
         """Note the end; `done` hears why that was not possible, if it was not."""
         self._again = lambda: self.finish(plan, done)
         self._claims.finish(plan, lambda result: self._tried(result, done))
+
+    def look(self, done: Callable[[BaseException | None], None]) -> None:
+        """Look once whether a job that is stopped is still this driver's; `done` hears when it is not."""
+        self._looking = done
+        self._claims.look(self._looked)
 
     def tick(self) -> None:
         if self.due_ms is not None and self._clock.now_ms() >= self.due_ms:
@@ -43,6 +50,12 @@ class FinishDesk:
         if self.due_ms is not None:
             self.due_ms = None
             self._give_up()
+        self._looked(None)
+
+    def _looked(self, result: BaseException | None) -> None:
+        done, self._looking = self._looking, None
+        if done is not None:
+            done(result)
 
     def _tried(self, result: BaseException | None, done: Callable[[BaseException | None], None]) -> None:
         if isinstance(result, StorageUnavailable):

@@ -218,7 +218,7 @@ def _check_lineage(storage: Storage, report: Report, lineage: Lineage, progress:
         report.checkpoints = [replace(c, counts=c.name not in void) for c in report.checkpoints]
     if not (named and listing is not None and listing.newest is not None and report.is_whole):
         return
-    orphans = [f"{lineage}/{path}" for path in _orphans(Below(storage, lineage), named)]
+    orphans = [f"{lineage}/{path}" for path in _orphans(Below(storage, lineage), named, listing.newest)]
     if _manifests(storage, lineage) != sorted(named):
         return  # Next time, perhaps.
     report.leftovers += orphans
@@ -267,10 +267,11 @@ def _check_line(storage: Storage, report: Report, lineage: Lineage) -> Listing |
     return listing
 
 
-def _orphans(below: Storage, named: dict[CheckpointId, set[str]]) -> Iterator[str]:
-    """Files that were written for a checkpoint before the newest, which can complete no more, and that no manifest
-    names. A manifest that came meanwhile is newer than all of these, and builds on what the newest names."""
-    newest, used = max(named), set().union(*named.values())
+def _orphans(below: Storage, named: dict[CheckpointId, set[str]], newest: CheckpointId) -> Iterator[str]:
+    """Files that were written for a checkpoint before the newest that counts, which can complete no more, and that no
+    manifest names. A manifest that came meanwhile is newer than all of these, and builds on what the newest names. A
+    void one tells nothing: its id may be above those that are under way."""
+    used = set().union(*named.values())
     for name in below.list(""):
         checkpoint = layout.checkpoint_of(name)
         if checkpoint is not None and checkpoint < newest:

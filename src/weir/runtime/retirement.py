@@ -9,7 +9,8 @@ Laws:
   2. Behind the look, and before anything goes, this driver's claim is the newest: what it
      has seen then is all that a newer driver could build on.
   3. Names are never used twice, so a delete that comes late, be it by hours, and from a
-     driver that was overtaken meanwhile, meets nothing but what was to go.
+     driver that was overtaken meanwhile, meets nothing but what was to go. (Whoever puts a
+     backup in the place of the directory makes old names live again: going back copies.)
   4. A directory is never deleted with what is in it: only what we know by name goes. What
      sources keep is known to them alone, and goes as a whole with a lineage that is over.
 """
@@ -27,7 +28,7 @@ from weir.runtime.ports import Storage
 from weir.runtime.storage import Below
 from weir.snapshot.manifest import decode
 
-DELETES_BETWEEN_LOOKS = 100
+DELETES_BETWEEN_LOOKS = 10
 """Files that go before the driver looks again whether its claim is still the newest."""
 
 
@@ -39,7 +40,7 @@ class Retirement:
         self._lineage = lineage
         self._storage = Below(directory, lineage)
         self._attempts = attempts
-        self._oldest_kept = CheckpointId(0)
+        self._oldest_kept = self._went_back_to = CheckpointId(0)
         self._named: dict[CheckpointId, tuple[AttemptId, frozenset[str]]] = {}
         """Of the manifests that are kept: who wrote them, and the shared files that they name."""
 
@@ -59,7 +60,13 @@ class Retirement:
         self.retire_again()
 
     def keep_from(self, oldest_kept: CheckpointId) -> None:
-        self._oldest_kept = max(self._oldest_kept, oldest_kept)
+        if oldest_kept > self._went_back_to:
+            self._oldest_kept = max(self._oldest_kept, oldest_kept)
+
+    def keep_beside(self, went_back_to: CheckpointId) -> None:
+        """The job has gone back, and this is the copy that it goes on from: as long as that is kept, so is all that
+        users may want to go to instead."""
+        self._went_back_to = went_back_to
 
     def retire_again(self) -> None:
         """The same for what came late."""
