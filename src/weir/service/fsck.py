@@ -48,7 +48,7 @@ def _show(report: Report, removed: int, *, repair: bool) -> None:
     for problem in report.problems:
         typer.echo(f"  {problem}")
     for path in report.unclaimed:
-        typer.echo(f"  {path} was copied for a start that has claimed nothing; the job's next start removes it")
+        typer.echo(f"  {path} was copied for a start that has claimed nothing; the next that is not --from removes it")
     for path in report.strays:
         typer.echo(f"  {_stray(path)}")
     if repair:
