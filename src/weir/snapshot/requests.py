@@ -10,8 +10,9 @@ Laws:
      committed it: so it needs nothing outside of its own directory.
   3. Every request ends: published (and then left, if asked for), or failed with a
      reason. With the attempt, whatever is not yet published fails.
-  4. When a stop fails, the sources go on. A drain cannot be taken back: the final
-     checkpoint is then taken without the savepoint.
+  4. When a stop fails, the sources go on. A drain cannot be taken back: when its
+     savepoint fails, the final checkpoint is taken without it, and the job is being
+     drained until its attempt has ended. Only then, and everywhere, do sources read on.
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ from weir.snapshot.messages import (
 
 REQUESTS_WAITING_MAX = 100
 """Requests that may wait for their turn; more are refused."""
+
+DRAINED_WITHOUT = (
+    "the sources have ended, so that the job finishes without a savepoint; if a task is lost before that, it goes on "
+    "from its last checkpoint"
+)
+"""What becomes of a drain whose savepoint cannot be written."""
 
 
 class _Stage(Enum):
@@ -64,6 +71,8 @@ class Requests:
         self._waiting: deque[CheckpointRequested] = deque()
         self._under_way: _UnderWay | None = None
         self._draining: CheckpointRequested | None = None
+        self._sources_end = False
+        """They were told to, and do not read on before their attempt has ended: law 4."""
         self._left = False
         """The attempt was told to be left; nothing more begins until it has ended."""
 
@@ -90,7 +99,7 @@ class Requests:
         """The job is being stopped, drained or rescaled."""
         under_way = self._under_way
         stops = any(request.then is Then.STOP for request in self._waiting)
-        return self._left or self._draining is not None or stops or (under_way is not None and under_way.leaves)
+        return self._left or self._sources_end or stops or (under_way is not None and under_way.leaves)
 
     def awaits(self, checkpoint: CheckpointId) -> bool:
         """Whether a request under way is answered with this checkpoint."""
@@ -107,7 +116,7 @@ class Requests:
         if refusal is not None:
             return [FailRequest(request, refusal)]
         if request.then is Then.DRAIN:
-            self._draining = request
+            self._draining, self._sources_end = request, True
             return [SendDrain()]
         self._waiting.append(request)
         return []
@@ -180,7 +189,7 @@ class Requests:
             requests.insert(0, self._under_way.request)
         self._waiting.clear()
         self._under_way = self._draining = None
-        self._left = False
+        self._sources_end = self._left = False
         return [FailRequest(request, reason) for request in requests]
 
     # --- Ends of a request ------------------------------------------------------------------------------
@@ -191,6 +200,8 @@ class Requests:
         return [LeaveAttempt(under_way.request)] if under_way.leaves else []
 
     def _fail(self, under_way: _UnderWay, reason: str) -> list[CoordinatorEffect]:
+        if under_way.request is self._draining:
+            reason = f"{reason}; {DRAINED_WITHOUT}"
         self._end(under_way)
         effects: list[CoordinatorEffect] = [FailRequest(under_way.request, reason)]
         return [*effects, SendResume()] if under_way.leaves else effects

@@ -160,6 +160,23 @@ def test_a_region_that_is_lost_while_the_job_is_being_stopped_takes_the_others_w
     assert stage.cluster.launched == [1, 2, 3, 4]
 
 
+def test_a_region_that_is_lost_behind_the_failed_savepoint_of_a_drain_takes_the_others_with_it() -> None:
+    """Their sources have ended: if they were left alone, the job would finish without the rest of their input."""
+    stage = Two(every=None).begun()
+    stage.driver.request(CheckpointRequested("memory://savepoint", Then.DRAIN, "drain"))
+    for subtask in sorted(stage.plan.subtasks):
+        stage.hear(SubtaskFinished(AttemptId(1 + subtask.vertex % 2), subtask))
+    source = SubtaskId(VertexId(0), 0)
+    stage.hear(SnapshotTaken(AttemptId(1), CheckpointId(1), source, (), export_refused="disk full"))
+    assert [said["request"] for said in stage.said("request_failed")] == ["drain"]
+    stage.lose(1)
+    assert stage.told_to(2, StopTask) == [StopTask(AttemptId(2), cancelled=True)]
+    stage.lose(2)
+    stage.pass_ms(DELAY_MS)
+    run_all(stage.background)
+    assert stage.cluster.launched == [1, 2, 3, 4]
+
+
 def test_no_checkpoint_can_be_asked_for_while_a_region_is_down() -> None:
     stage = Two(every=None).begun()
     stage.lose(2)

@@ -25,7 +25,7 @@ from weir.snapshot.messages import (
     SubtaskFinished,
     Then,
 )
-from weir.snapshot.requests import REQUESTS_WAITING_MAX
+from weir.snapshot.requests import DRAINED_WITHOUT, REQUESTS_WAITING_MAX
 from weir.snapshot.run import CoordinatorSettings
 
 URI = "s3://bucket/savepoint-1"
@@ -193,9 +193,22 @@ def test_a_drain_whose_export_fails_finishes_without_its_savepoint() -> None:
     job.finish()
     (failed,) = job.taken(1, SOURCE, export_refused="no such bucket")
     assert isinstance(failed, FailRequest)
+    assert failed.reason.endswith(f"no such bucket; {DRAINED_WITHOUT}"), "it is not given up, and says so"
     job.taken(1, SINK)
     job.published(1)
     assert job.committed(1) == [FinishJob()]
+
+
+def test_a_job_is_being_drained_until_its_attempt_has_ended_also_when_the_savepoint_has_failed() -> None:
+    job = Job(QUIET)
+    job.tell(DRAIN)
+    job.finish()
+    job.taken(1, SOURCE, export_refused="no such bucket")
+    assert job.coordinator.is_ending, "the sources have ended, whatever became of the savepoint"
+    assert job.end() == [], "who asked was told before"
+    assert not job.coordinator.is_ending
+    job.start(next_checkpoint=2)
+    assert job.tell(SAVE) == [trigger(2, URI)], "the sources read on"
 
 
 def test_with_the_attempt_everything_that_was_asked_for_fails_and_the_next_one_begins_afresh() -> None:
