@@ -134,6 +134,8 @@ class SimDriver(Process):
             raise SimulationFailed(f"{self.name} takes over from {later[0]}, which was started later")
         self.has_launched = True
         self._world.launched.append((attempt, self))
+        if not self.is_forgotten:
+            self._world.hands.goes_on_with(self.store.lineage)
 
     @property
     def is_early(self) -> bool:

@@ -74,7 +74,7 @@ class Hands:
         self._touched = 0
         """How often they have changed what the job alone may change."""
         self._given_up: set[str] = set()
-        """Lineages that they have deleted."""
+        """Lineages that they have deleted, and have not gone on with since."""
         self.latecomers = Latecomers(world, rng)
         self.has_brought_back = False
         self.back_to: CheckpointId | None = None
@@ -110,6 +110,11 @@ class Hands:
         restored = notice.detail["restored"]
         if self._oldest is None or restored is None or restored < self._oldest:
             raise SimulationFailed(f"the job goes on from {restored}, although what it should go on from is gone")
+
+    def goes_on_with(self, lineage: str) -> None:
+        """A driver that they know of runs it. If one that they had forgotten was the first to begin where everything
+        was deleted, a resume goes on with its job: what that commits is theirs, and did not come late."""
+        self._given_up.discard(lineage)
 
     def was_refused(self) -> None:
         """They put back what they had taken away."""
