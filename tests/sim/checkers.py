@@ -227,9 +227,9 @@ def check_no_leaks(world: World) -> None:
         raise SimulationFailed(f"checkpoints {valid} are kept, {world.job.checkpoints.retain} should be")
     # Beside the copy that was gone back to, all is kept that users may want instead.
     copies = {start.restored_from for start in listing.starts if start.goes_back}
-    if world.is_tidy and valid[0] not in copies and (stale := [id for id in directories if id < valid[0]]):
-        raise SimulationFailed(f"left behind: {stale}")
-    if world.is_tidy:
+    if world.is_tidy and valid[0] not in copies:
+        if stale := [id for id in directories if id < valid[0]]:
+            raise SimulationFailed(f"left behind: {stale}")
         _check_shared(world, valid)
     # Of a lineage that was given up, tasks may have written on.
     lineage = world.store().lineage

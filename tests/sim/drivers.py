@@ -157,6 +157,7 @@ class SimDriver(Process):
         if self.ended is not None and self._closing_ms is None:
             self._closing_ms = self._world.clock.time_ms + CLOSE_TIMEOUT_MS
             self.background.waiting.clear()
+            self.background.run(self.store.give_up, lambda _: None)
 
     def told(self, work: Work) -> None:
         self.act(lambda: super(SimDriver, self).told(work))

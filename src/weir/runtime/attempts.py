@@ -119,15 +119,22 @@ class Attempts:
     def take(self, above: int = 0) -> AttemptId:
         """Claim the next attempt above this one. The first claim of a run takes the job over from the run that it
         found; a later one does not take it back from a newer driver."""
+        try:
+            return self._take(above)
+        except OwnershipError:
+            self.give_up()  # An earlier try may have claimed one, though its reply was lost.
+            raise
+        except StorageUnavailable:
+            if self._is_closed:
+                self.give_up()  # So may this one, and nobody tries again.
+            raise
+
+    def _take(self, above: int) -> AttemptId:
         while True:
             self._check_open()
             names = self._storage.list(layout.ATTEMPTS)
-            try:
-                self._check_first(names)
-                self._check_still_there(names)
-            except OwnershipError:
-                self.give_up()  # An earlier try may have claimed one, though its reply was lost.
-                raise
+            self._check_first(names)
+            self._check_still_there(names)
             noted = [note.attempt for name in names if (note := AttemptNote.parse(name)) is not None]
             attempt = AttemptId(max([above, *_claimed(names), *noted]) + 1)
             self._check_open()
@@ -191,14 +198,11 @@ class Attempts:
 
     def note(self, attempt: AttemptId, note: Note, body: Json) -> None:
         """Write down something about an attempt of this driver's, in place of what it said before."""
-        tried = self._tried
         if note == "start":
-            self._tried = attempt  # Before the look: whoever gives up behind the end must not withdraw it.
-        try:
-            self._check_open()
-        except OwnershipError:
-            self._tried = tried
-            raise
+            tried, self._tried = self._tried, attempt  # Before the look: what gives up behind the end leaves it alone.
+            if self._is_closed:
+                self._tried = tried
+        self._check_open()
         self._storage.publish(AttemptNote(attempt, self._lineage, note).path, seal({**body, "run": self._run}))
         if note == "start":
             self._started = attempt

@@ -27,6 +27,9 @@ NO_ATTEMPT = AttemptId(0)
 IDS_LEASED = 64
 """Checkpoint ids that a driver takes at once, before it gives them out."""
 
+NOWHERE = CheckpointId(0)
+"""What a job went back to that never did."""
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -38,6 +41,8 @@ class Claim:
     completed: tuple[CheckpointId, ...]
     ids_below: CheckpointId
     """Ids from `next_checkpoint` up to here may be given out."""
+    went_back_to: CheckpointId = NOWHERE
+    """The copy that the job went back to last: as long as that is kept, so is what there was beside it."""
 
 
 class CheckpointStore:
@@ -170,9 +175,10 @@ class CheckpointStore:
         # Tasks commit what they restore: a driver that was overtaken since its claim must not let them start.
         self._attempts.check_newest()
         valid = listing.valid if back_to is None or restore is None else (restore.checkpoint,)
-        went_back = [start.restored_from or 0 for start in listing.starts if start.goes_back]
-        self._retirement.keep_beside(CheckpointId(max([0, *went_back, *(valid if back_to is not None else ())])))
-        return Claim(attempt, restore, CheckpointId(following), valid, ids_below)
+        copies = [start.restored_from or 0 for start in listing.starts if start.goes_back]
+        went_back_to = CheckpointId(max([0, *copies, *(valid if back_to is not None else ())]))
+        self._retirement.keep_beside(went_back_to)
+        return Claim(attempt, restore, CheckpointId(following), valid, ids_below, went_back_to)
 
     def _looked(
         self, attempt: AttemptId, back_to: CheckpointId | None, given_out: CheckpointId
@@ -200,13 +206,13 @@ class CheckpointStore:
         """OwnershipError when another driver has taken the job over, or this one has ended."""
         self._attempts.check_newest()
 
-    def give_up(self) -> None:
-        """The driver has ended without an attempt: what it may have claimed, though no reply came, stops nobody."""
-        self._attempts.give_up()
-
     def close(self) -> None:
         """The driver has ended: nothing of it that still hangs in storage has any effect when it goes on."""
         self._attempts.close()
+
+    def give_up(self) -> None:
+        """Behind the close: what the driver may have claimed and never started, though no reply came, stops nobody."""
+        self._attempts.give_up()
 
     # --- Checkpoints ------------------------------------------------------------------------------------
 

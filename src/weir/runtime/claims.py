@@ -83,11 +83,6 @@ class ClaimDesk:
         """Whether the job is still this driver's to stop. OwnershipError: another goes on with it."""
         self._background.run(self._store.check_newest, done)
 
-    def give_up(self) -> None:
-        """The driver has ended. Without an attempt it may have claimed one all the same; nobody waits for that."""
-        if self.newest is None:
-            self._background.run(self._store.give_up, lambda _: None)
-
     def given_out(self, following: CheckpointId) -> None:
         """Checkpoints below `following` were given out. Our own count may be ahead of what storage shows: an id is
         never given out twice."""

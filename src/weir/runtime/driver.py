@@ -361,7 +361,6 @@ class Driver:
     def _end(self, verdict: Verdict) -> None:
         self._ended = phases.Ended(verdict.outcome, verdict.error)
         self._store.close()
-        self._claims.give_up()
         self._say("ended", outcome=verdict.outcome.value, error=verdict.error)
 
     # --- Checkpoints ---------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ class FinishDesk:
         self._give_up: Callable[[], None] = lambda: None
         self._looking: Callable[[BaseException | None], None] | None = None
         """Who waits for the last look of a job that is stopped."""
+        self._is_given_up = False
 
     def finish(self, plan: Plan, done: Callable[[BaseException | None], None]) -> None:
         """Note the end; `done` hears why that was not possible, if it was not."""
@@ -38,7 +39,10 @@ class FinishDesk:
     def look(self, done: Callable[[BaseException | None], None]) -> None:
         """Look once whether a job that is stopped is still this driver's; `done` hears when it is not."""
         self._looking = done
-        self._claims.look(self._looked)
+        if self._is_given_up:
+            self._looked(None)
+        else:
+            self._claims.look(self._looked)
 
     def tick(self) -> None:
         if self.due_ms is not None and self._clock.now_ms() >= self.due_ms:
@@ -47,6 +51,7 @@ class FinishDesk:
 
     def give_up(self) -> None:
         """Nobody wants to wait any longer."""
+        self._is_given_up = True
         if self.due_ms is not None:
             self.due_ms = None
             self._give_up()

@@ -52,6 +52,9 @@ that hangs keeps no manifest waiting."""
 NOTICES_MAX = 1_000
 """Notices that a job keeps for people to read."""
 
+GIVE_UP_TIMEOUT_S = 2.0
+"""How long the end of a job waits until claims of attempts that it never started are withdrawn."""
+
 LOOP_WAIT_MAX_MS = 1_000.0
 ASK_POLL_S = 0.1
 REQUEST_TIMEOUT_S = 600.0
@@ -246,8 +249,11 @@ class Job:
     def _close(self) -> None:
         try:
             self._store.close()  # Also when the driver has crashed.
+            withdrawing = threading.Thread(target=self._give_up, name="weir-give-up", daemon=True)
+            withdrawing.start()
             self._background.close()
             self._cluster.close()
+            withdrawing.join(GIVE_UP_TIMEOUT_S)  # If storage is away, nobody waits for it.
             for source in self._fed:
                 source.on_driver_stop()
         finally:
@@ -258,6 +264,12 @@ class Job:
                 self._answer_all()
             finally:
                 self._closed.set()
+
+    def _give_up(self) -> None:
+        try:
+            self._store.give_up()
+        except Exception as error:  # What is left of claims can only stop a driver that runs beside this one.
+            _LOG.warning("job %r: claims could not be withdrawn: %s", self.name, error)
 
     def _answer_all(self) -> None:
         try:

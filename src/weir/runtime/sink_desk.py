@@ -105,10 +105,11 @@ class SinkDesk:
             sink.finish(owner, self._fence)
 
     def _oldest_kept(self, claim: Claim) -> CheckpointId | None:
-        """The oldest checkpoint that the job may go back to, if that is known. Whoever has just gone back has a single
-        one in line, and those behind it are kept until a second is complete."""
+        """The oldest checkpoint that the job may go back to, if that is known. Those beside a copy that it went back to
+        are there for as long as the copy is, and are not in its line."""
         retain = 1 if self._config.checkpoints is None else self._config.checkpoints.retain
-        return claim.completed[0] if len(claim.completed) >= min(2, retain) else None
+        is_known = len(claim.completed) >= min(2, retain) and claim.completed[0] > claim.went_back_to
+        return claim.completed[0] if is_known else None
 
     def _of(self, plan: Plan, lives: frozenset[Lineage] = frozenset()) -> Iterator[tuple[Sink, SinkOwner]]:
         config = self._config

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import pytest
 
-from tests.unit.runtime.driving import Stage, running
+from tests.unit.runtime.driving import running, two_tasks
 from tests.unit.runtime.fakes import FaultyStorage, run_all
 from tests.unit.runtime.stores import LIFE, NEXT_LIFE, manifest, store_of
+from tests.unit.runtime.test_job import WITHIN_S, ObedientCluster
 from tests.unit.runtime.test_retirement import check_whole, referring, share, upload
+from weir.config import Checkpoints, FixedDelay, JobConfig, NoRestart, Settings
 from weir.errors import JobError, OwnershipError, StorageUnavailable
-from weir.ids import CheckpointId
+from weir.ids import AttemptId, CheckpointId
+from weir.runtime import job as job_module
 from weir.runtime import layout
 from weir.runtime.asks import Ask, Asks
 from weir.runtime.checkpoint_store import CheckpointStore
 from weir.runtime.fsck import examined, repair
+from weir.runtime.job import Job
 from weir.runtime.phases import Notice, Outcome
+from weir.runtime.sink_desk import SinkDesk
 from weir.snapshot.manifest import encode
 from weir.snapshot.messages import CheckpointRequested, Then
 
@@ -93,17 +99,84 @@ def test_a_claim_whose_reply_was_lost_is_withdrawn_when_the_next_try_is_refused(
     healthy.publish(manifest(65, 2))
 
 
-def test_a_driver_that_is_cancelled_before_it_has_an_attempt_withdraws_what_it_may_have_claimed() -> None:
+def test_a_job_that_is_cancelled_before_it_has_an_attempt_withdraws_what_it_may_have_claimed(
+    monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
+) -> None:
+    """By the job's own thread, behind the end of its driver: what waits in its background is dropped then."""
     storage = FaultyStorage()
-    before = store_of(storage)
-    before.adopt("run-1", resume=False)
-    before.publish(manifest(1, before.claim().attempt))
-    storage.lose_reply("create", None, LOST)
-    stage = Stage(storage=storage, resume=True, run="run-2").begin()
-    assert layout.claimed_attempt(storage.list(layout.ATTEMPTS)[-1]) == 2
-    stage.driver.cancel()
-    run_all(stage.background)
-    before.publish(manifest(2, 1))
+    before = begun(storage)
+    storage.lose_reply("create", None, *[LOST] * 100)
+    monkeypatch.setattr(job_module, "SparkCluster", ObedientCluster)
+    config = JobConfig("job", Checkpoints(every=None), FixedDelay(attempts=100, delay="1h"), Settings(), resume=True)
+    store = store_of(storage, is_found=True)
+    job = Job(two_tasks(), config, run="run-2", session=None, store=store, storage_uri=None)  # type: ignore[arg-type]
+    job.start()
+    claim = layout.claim_path(AttemptId(2)).rpartition("/")[2]
+    eventually(lambda: claim in storage.list(layout.ATTEMPTS), within_s=WITHIN_S)
+    job.cancel()
+    storage.calm()
+    before.publish(manifest(3, 1))
+
+
+def test_a_claim_that_goes_through_behind_the_end_and_whose_reply_is_lost_is_withdrawn() -> None:
+    storage = FaultyStorage()
+    before = begun(storage)
+    late = resumed(storage, "run-2")
+    storage.then("create", late.close)
+    storage.lose_reply("create", LOST)
+    with pytest.raises(StorageUnavailable):
+        late.claim()
+    before.publish(manifest(3, 1))
+
+
+@pytest.mark.parametrize("note", ["ids", "completed", "finished"])
+def test_an_attempt_whose_start_may_be_noted_is_not_withdrawn_whatever_else_is_refused_behind_the_end(
+    note: Literal["ids", "completed", "finished"],
+) -> None:
+    storage = FaultyStorage()
+    begun(storage)
+    store = resumed(storage, "run-2")
+    attempts = store._attempts
+    attempts.note(attempts.take(), "start", {})
+    attempts.close()
+    with pytest.raises(OwnershipError):
+        attempts.note(AttemptId(2), note, {})
+    store.give_up()
+    assert not [name for name in storage.list(layout.ATTEMPTS) if name.endswith(".withdrawn")]
+
+
+def test_an_attempt_is_started_or_withdrawn_when_its_driver_ends_while_the_start_is_noted() -> None:
+    storage = FaultyStorage()
+    begun(storage)
+    store = resumed(storage, "run-2")
+    attempts = store._attempts
+    attempt = attempts.take()
+    publish = storage.publish
+
+    def ending(path: str, data: bytes) -> None:
+        storage.publish = publish  # type: ignore[method-assign]
+        attempts.close()
+        store.give_up()
+        publish(path, data)
+
+    storage.publish = ending  # type: ignore[method-assign]
+    attempts.note(attempt, "start", {})
+    assert not [name for name in storage.list(layout.ATTEMPTS) if name.endswith(".withdrawn")]
+
+
+def test_sinks_are_not_told_to_forget_what_is_kept_beside_a_checkpoint_that_was_gone_back_to() -> None:
+    storage = FaultyStorage()
+    begun(storage)
+    store = resumed(storage, "run-2")
+    claim = store.claim(CheckpointId(1))
+    store.publish(manifest(claim.next_checkpoint, claim.attempt))
+    desk = SinkDesk(
+        JobConfig("job", Checkpoints(every="1s", retain=2), NoRestart(), Settings()), LIFE, store.check_newest
+    )
+    assert desk._oldest_kept(store.claim()) is None
+    store.publish(manifest(claim.next_checkpoint + 100, 1_003))
+    store.retire(claim.next_checkpoint)
+    assert desk._oldest_kept(store.claim()) == claim.next_checkpoint
 
 
 @pytest.mark.parametrize("retain", [2, 3])
@@ -176,6 +249,15 @@ def test_a_stop_whose_last_look_hangs_can_be_cancelled_and_is_one() -> None:
     assert stage.driver.status == "stopped"
     run_all(stage.background)
     assert [notice.kind for notice in stage.notices].count("ended") == 1
+
+
+def test_a_stop_that_is_cancelled_before_its_last_look_does_not_wait_for_it() -> None:
+    stage = running()
+    stage.driver.request(CheckpointRequested(None, Then.STOP, "stop"))
+    stage.complete(1).commit(1)
+    stage.driver.cancel()
+    stage.stage_ends()
+    assert stage.driver.status == "stopped"
 
 
 def test_a_stop_that_failed_behind_its_savepoint_names_it() -> None:
