@@ -325,7 +325,12 @@ class Hands:
             return current_lineage(self._world.job_storage) in self._given_up
 
     def delete_again(self) -> None:
-        """What somebody who was not killed has written late, where everything was deleted."""
+        """What somebody who was not killed has written late, where everything was deleted. If that runs the job by now,
+        and has output, they go on with it."""
+        if (lineage := self._running_of_others()) is not None:
+            self._world.log(f"users go on with lineage {lineage}, which somebody has begun whom they had forgotten")
+            self.goes_on_with(lineage)
+            return
         files, root, out = self._world.storage.files, f"{self._world.place}/sim/", f"{self._world.place}/out/"
         self._world.log("users delete what came late")
         late = [
@@ -333,6 +338,18 @@ class Hands:
         ]
         self._world.storage.remove([*late, *(name for name in files if name.startswith(root))])
         self._world.watch.forget()
+
+    def _running_of_others(self) -> str | None:
+        """The lineage that they had given up, if it has a checkpoint to go on from, and output."""
+        out = f"{self._world.place}/out/"
+        with self._world.storage.quiet():
+            lineage = current_lineage(self._world.job_storage)
+            if lineage is None or lineage not in self._given_up:
+                return None
+            listing = self._world.store().listing()
+        parts = [name for name in self._world.storage.files if name.startswith(out) and "/_weir/" not in name]
+        has_output = any(lineage in name for name in parts)
+        return lineage if has_output and listing.newest is not None and listing.missing is None else None
 
     def _take_away(self, names: list[str], what: str) -> None:
         world = self._world

@@ -153,10 +153,9 @@ def numpy_type(data_type: pa.DataType) -> np.dtype[Any]:
     types = pa.types
     if types.is_boolean(data_type):
         return np.dtype(np.uint8)
-    if types.is_integer(data_type) or types.is_floating(data_type):
-        dtype: np.dtype[Any] = np.dtype(data_type.to_pandas_dtype())
-        return dtype
-    return np.dtype(f"i{min(data_type.bit_width // 8, 8)}")
+    # Not by to_pandas_dtype, which wants pandas to be there.
+    kind = "u" if types.is_unsigned_integer(data_type) else "f" if types.is_floating(data_type) else "i"
+    return np.dtype(f"{kind}{min(data_type.bit_width // 8, 8)}")
 
 
 def build_fixed(values: npt.NDArray[Any], valid: Valid, data_type: pa.DataType) -> pa.Array:

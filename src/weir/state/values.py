@@ -11,7 +11,6 @@ import datetime
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from weir.errors import DataError
@@ -227,8 +226,10 @@ def usual_type(kind: pa.DataType) -> type | None:
 
 def integer_limits(kind: pa.DataType) -> tuple[int, int]:
     """The least and the greatest value of an integer type."""
-    limits = np.iinfo(kind.to_pandas_dtype())
-    return int(limits.min), int(limits.max)
+    if pa.types.is_unsigned_integer(kind):
+        return 0, (1 << kind.bit_width) - 1
+    half = 1 << (kind.bit_width - 1)
+    return -half, half - 1
 
 
 def copier(kind: pa.DataType) -> Copy | None:
