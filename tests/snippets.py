@@ -143,7 +143,7 @@ def run_section(section: Section) -> None:
 
 def _run_commands(snippet: Snippet) -> None:
     """Run each command; no word on the page says how one must end, only what it prints."""
-    from weir.service.cli import application
+    from weir.cli.main import application
 
     for part in re.split(r"^\$ weir ", snippet.code, flags=re.MULTILINE)[1:]:
         arguments, _, expected = part.partition("\n")

@@ -3,10 +3,11 @@
     import weir
     from weir import connectors as io
 
-These are the public names; everything below weir.connectors and weir.errors is public too.
+These are the public names. Public too is what weir.connectors, weir.connectors.base (for people who write connectors),
+weir.errors, weir.state and weir.testing name in their `__all__`; every other module is private, and may change.
 """
 
-from weir import errors
+from weir import errors, state
 from weir.api.connected import BroadcastConnectedStream, ConnectedStreams, KeyedConnectedStreams
 from weir.api.environment import Environment
 from weir.api.job import JobHandle, JobResult
@@ -36,15 +37,15 @@ from weir.config import (
     RocksDb,
     Settings,
 )
-from weir.operators.aggregates import Aggregate, aggregate, avg, count, first, last, max, min, sum, top
-from weir.operators.by_key import ByKey
+from weir.operators.aggregates.named import Aggregate, aggregate, avg, count, first, last, max, min, sum, top
+from weir.operators.batches.by_key import ByKey
+from weir.operators.batches.keyed import KeyedBatchFunction
 from weir.operators.calls import Retry
-from weir.operators.functions import BroadcastProcessFunction, CoProcessFunction, ProcessFunction
-from weir.operators.keyed_batches import KeyedBatchFunction
-from weir.operators.watermarks import WatermarkGenerator, WatermarkStrategy
-from weir.operators.window_functions import Window
-from weir.operators.window_triggers import Trigger, WindowState
-from weir.state.descriptors import (
+from weir.operators.functions.interfaces import BroadcastProcessFunction, CoProcessFunction, ProcessFunction
+from weir.operators.time.watermarks import WatermarkGenerator, WatermarkStrategy
+from weir.operators.windows.functions import Window
+from weir.operators.windows.triggers import Trigger, WindowState
+from weir.state.declared.kinds import (
     AggregatingState,
     BroadcastState,
     ListState,
@@ -56,8 +57,6 @@ from weir.state.descriptors import (
     ValueState,
 )
 from weir.version import __version__
-
-from weir.api import state_table as state  # isort: skip  (the package of that name is not public)
 
 __all__ = [
     # building jobs

@@ -1,6 +1,6 @@
 """`python -m weir`: the command line."""
 
-from weir.service.cli import main
+from weir.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -20,16 +20,16 @@ from weir.api.build import Options
 from weir.api.environment import Environment
 from weir.api.stream import Stream
 from weir.config import Settings
-from weir.connectors.collect import Collect
+from weir.connectors.files.collect import Collect
 from weir.errors import ConfigError, PlanError
 from weir.graph.plan import Plan, PlannedOperator
 from weir.ids import CheckpointId, Lineage
 from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.sink import Sink, SinkOwner, SinkWriter
 from weir.operators.source import Source, SourceReader
-from weir.runtime.layout import new_lineage
-from weir.runtime.local import JOB, LocalRun
-from weir.runtime.metrics import operator_metrics
+from weir.runtime.local.run import JOB, LocalRun
+from weir.runtime.storage.layout import new_lineage
+from weir.runtime.task.metrics import operator_metrics
 from weir.snapshot.commit import CommitGrant
 from weir.snapshot.messages import Json
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as parquet
 
 from tests.contract.sinks import context
 from weir.connectors import Collection, Files, Generator
-from weir.connectors.encode import encode
+from weir.connectors.formats.encode import encode
 from weir.operators.base import InlinePart
 from weir.operators.source import Source, SourceReader
 

@@ -11,7 +11,7 @@ from tests.states import as_restored, table_of
 from weir.config import Heap, RocksDb, StateBackend
 from weir.state.backend import Backend, declare
 from weir.state.backends import make_backend
-from weir.state.descriptors import KeyedState
+from weir.state.declared.kinds import KeyedState
 from weir.state.place import StatePlace
 
 MAX_PARALLELISM = 128

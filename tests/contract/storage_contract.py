@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from weir.runtime.ports import Storage
-from weir.runtime.storage import readable
+from weir.runtime.storage.locations import readable
 
 Opened = Callable[[], Storage]
 WRITERS = 16

@@ -12,7 +12,7 @@ import pytest
 from tests.contract.round_trips import LEAVES, OTHERS, nested, random_table
 from tests.contract.sources import opened, positions
 from weir.connectors import Files
-from weir.connectors.encode import FILE_FORMATS, check_encodable, encode
+from weir.connectors.formats.encode import FILE_FORMATS, check_encodable, encode
 from weir.errors import SchemaError
 
 SEEDS = range(60)

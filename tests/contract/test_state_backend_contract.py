@@ -16,10 +16,10 @@ from tests.contract.state_backends import KEYS, MAX_PARALLELISM, Maker, backends
 from tests.states import as_restored, table_of
 from weir.errors import CheckpointError, PlanError, ProtocolViolation
 from weir.operators.base import key_group_range
-from weir.state.backend import KEY_GROUP_COLUMN
-from weir.state.descriptors import ValueState
-from weir.state.hashing import hash_keys, key_groups
-from weir.state.values import NotOfType
+from weir.state.declared.kinds import ValueState
+from weir.state.frozen import KEY_GROUP_COLUMN
+from weir.state.keys.hashing import hash_keys, key_groups
+from weir.state.values.conversion import NotOfType
 
 UTC = datetime.timezone.utc
 

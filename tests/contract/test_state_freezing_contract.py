@@ -15,9 +15,9 @@ import pytest
 from tests.contract.state_backends import Maker, backends
 from tests.seeds import seeds
 from tests.states import as_restored, table_of
-from weir.state.backend import KEY_GROUP_COLUMN, Backend, declare
-from weir.state.descriptors import KeyedState, ListState, MapState, ReducingState, ValueState
-from weir.state.frozen import FrozenState
+from weir.state.backend import Backend, declare
+from weir.state.declared.kinds import KeyedState, ListState, MapState, ReducingState, ValueState
+from weir.state.frozen import KEY_GROUP_COLUMN, FrozenState
 
 STATES: tuple[KeyedState, ...] = (
     ValueState("long", name="value"),

@@ -14,8 +14,8 @@ from tests.contract.state_backends import KEYS, MAX_PARALLELISM, At, Maker, back
 from tests.states import as_restored, table_of
 from weir.errors import CheckpointError
 from weir.operators.base import key_group_range
-from weir.state.backend import KEY_GROUP_COLUMN, declare
-from weir.state.descriptors import (
+from weir.state.backend import declare
+from weir.state.declared.kinds import (
     AggregatingState,
     KeyedState,
     ListState,
@@ -24,6 +24,7 @@ from weir.state.descriptors import (
     ReducingState,
     ValueState,
 )
+from weir.state.frozen import KEY_GROUP_COLUMN
 
 
 @pytest.fixture(params=backends())

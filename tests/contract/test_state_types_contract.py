@@ -12,8 +12,8 @@ import pytest
 from tests.contract.state_backends import At, Maker, backends, moved
 from tests.states import as_restored, table_of
 from weir.errors import CheckpointError
-from weir.state.backend import TOUCHED_COLUMN
-from weir.state.descriptors import AggregatingState, KeyedState, ListState, MapState, ReducingState, Ttl, ValueState
+from weir.state.declared.cursor import TOUCHED_COLUMN
+from weir.state.declared.kinds import AggregatingState, KeyedState, ListState, MapState, ReducingState, Ttl, ValueState
 
 
 @pytest.fixture(params=backends())

@@ -14,9 +14,9 @@ from obstore.store import MemoryStore
 
 from tests.contract.lying_storage import LyingStorage
 from tests.contract.storage_contract import Opened, StorageContract
-from weir.runtime.storage import Below, MemoryStorage, open_storage, readable
-from weir.runtime.storage_objects import ObjectStorage
-from weir.runtime.storage_retry import Patience, PatientStorage
+from weir.runtime.storage.locations import Below, MemoryStorage, open_storage, readable
+from weir.runtime.storage.stores.objects import ObjectStorage
+from weir.runtime.storage.stores.retry import Patience, PatientStorage
 
 MEMORY_BYTES = 1 << 26
 ENOUGH = Patience(retries_max=60, initial_ms=1, maximum_ms=1)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.services.servers import SERVERS, Hdfs, Versitygw, s3_credentials
-from weir.runtime.spark import stop_embedded
+from weir.runtime.spark.session import stop_embedded
 
 BUCKET = "tests"
 

@@ -11,8 +11,8 @@ from tests.contract.storage_contract import Opened, StorageContract
 from tests.services.conftest import new_place
 from tests.services.servers import ACCESS_KEY, SECRET_KEY, Hdfs, Versitygw
 from weir.errors import StorageUnavailable
-from weir.runtime.storage import open_storage, readable
-from weir.runtime.storage_retry import Patience
+from weir.runtime.storage.locations import open_storage, readable
+from weir.runtime.storage.stores.retry import Patience
 
 S3 = [pytest.param("s3", marks=pytest.mark.quick), "minio"]
 QUICK = pytest.mark.quick

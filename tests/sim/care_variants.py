@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 
 from tests.sim.patching import patched
 from weir.ids import CheckpointId
-from weir.runtime import fsck, layout
-from weir.runtime.attempts import Attempts
 from weir.runtime.ports import Storage
+from weir.runtime.storage import fsck, layout
+from weir.runtime.storage.attempts import Attempts
 
 
 def fsck_takes_what_is_under_way() -> AbstractContextManager[None]:

@@ -17,8 +17,8 @@ from tests.sim.timed import straggles
 from tests.sim.workload import SinkExpectation
 from weir.connectors import FileSink
 from weir.ids import CheckpointId, Uid
-from weir.runtime import layout
-from weir.runtime.state_files import CheckpointFiles
+from weir.runtime.storage import layout
+from weir.runtime.storage.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest, checksum, decode
 from weir.state.frozen import RestoredPart, RestoredParts
 

@@ -16,13 +16,14 @@ from tests.sim.work import CallerCrashed, Process, SimBackground, Work
 from weir.config import FixedDelay, JobConfig
 from weir.errors import OwnershipError
 from weir.ids import AttemptId, CheckpointId
-from weir.runtime import layout, phases
-from weir.runtime.attempts import current_lineage
-from weir.runtime.checkpoint_store import CheckpointStore
-from weir.runtime.driver import Driver, Notice
-from weir.runtime.phases import Outcome
-from weir.runtime.savepoints import going_on
-from weir.runtime.sink_desk import SinkDesk
+from weir.runtime.driver import phases
+from weir.runtime.driver.loop import Driver, Notice
+from weir.runtime.driver.phases import Outcome
+from weir.runtime.driver.sink_desk import SinkDesk
+from weir.runtime.storage import layout
+from weir.runtime.storage.attempts import current_lineage
+from weir.runtime.storage.checkpoints import CheckpointStore
+from weir.runtime.storage.savepoints import going_on
 from weir.snapshot.manifest import Manifest
 from weir.snapshot.run import CoordinatorSettings
 

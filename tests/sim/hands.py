@@ -21,10 +21,10 @@ from tests.sim.stage import SimulationFailed
 from tests.sim.work import Process, Work
 from weir.connectors import FileSink
 from weir.ids import CheckpointId
-from weir.runtime import layout
-from weir.runtime.attempts import current_lineage
-from weir.runtime.fsck import examined, repair
-from weir.runtime.phases import Notice
+from weir.runtime.driver.phases import Notice
+from weir.runtime.storage import layout
+from weir.runtime.storage.attempts import current_lineage
+from weir.runtime.storage.fsck import examined, repair
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tests.sim.faults import FAULT_STEPS
 from tests.sim.stage import SimTask
 from tests.sim.work import Call
-from weir.connectors.part_names import PartName
+from weir.connectors.files.part_names import PartName
 
 if TYPE_CHECKING:
     from tests.sim.world import World

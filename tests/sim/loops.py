@@ -20,7 +20,7 @@ from weir.ids import Uid
 from weir.operators.base import OperatorContext, Restored
 from weir.operators.loop import LoopHeadOperator
 from weir.operators.sink import Sink
-from weir.runtime.state_files import CheckpointFiles
+from weir.runtime.storage.state_files import CheckpointFiles
 from weir.snapshot import coordinator as coordinator_module
 from weir.snapshot.loop_log import LoopLog, RowsReturned
 from weir.snapshot.loops import empty_loops

@@ -10,8 +10,8 @@ from tests.sim import faults
 from tests.sim.drivers import SimDriver
 from tests.sim.stage import SimulationFailed
 from weir.errors import OwnershipError, StorageUnavailable
-from weir.runtime import phases
-from weir.runtime.phases import Outcome
+from weir.runtime.driver import phases
+from weir.runtime.driver.phases import Outcome
 
 if TYPE_CHECKING:
     from tests.sim.world import World

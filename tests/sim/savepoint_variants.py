@@ -9,12 +9,12 @@ from typing import Any
 
 from tests.sim.externals import SimReader
 from tests.sim.patching import all_of, patched, patched_here
-from weir.runtime.checkpoint_store import CheckpointStore
-from weir.runtime.claims import ClaimDesk
-from weir.runtime.driver import Driver
-from weir.runtime.savepoints import SavepointDesk
-from weir.runtime.snapshots import Snapshot, Snapshotter
-from weir.runtime.subtask import SourceSubtask
+from weir.runtime.driver.claims import ClaimDesk
+from weir.runtime.driver.loop import Driver
+from weir.runtime.storage.checkpoints import CheckpointStore
+from weir.runtime.storage.savepoints import SavepointDesk
+from weir.runtime.task.snapshots import Snapshot, Snapshotter
+from weir.runtime.task.subtask import SourceSubtask
 from weir.snapshot.checkpoints import Listing
 from weir.snapshot.messages import (
     CheckpointCompleted,

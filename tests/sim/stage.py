@@ -11,9 +11,9 @@ from tests.sim.work import Process, Work
 from weir.errors import JobError, ProtocolViolation, WeirError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, ChannelId, TaskIndex
-from weir.runtime import layout
-from weir.runtime.savepoints import Origin
-from weir.runtime.worker import Worker, WorkerConfig, WorkerPorts
+from weir.runtime.storage import layout
+from weir.runtime.storage.savepoints import Origin
+from weir.runtime.task.worker import Worker, WorkerConfig, WorkerPorts
 from weir.snapshot.manifest import decode
 from weir.snapshot.messages import (
     DeployTask,

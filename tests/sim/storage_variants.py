@@ -10,24 +10,25 @@ from typing import Any
 from tests.sim import drivers
 from tests.sim.patching import all_of, patched
 from tests.sim.storage import SimDirectory
-from weir.connectors import parts
-from weir.connectors.file_sink import FileSinkWriter
-from weir.connectors.part_names import CommitNote
-from weir.connectors.parts import META, PartDirectory, pending_directory
+from weir.connectors.files import parts
+from weir.connectors.files.part_names import CommitNote
+from weir.connectors.files.parts import META, PartDirectory, pending_directory
+from weir.connectors.files.sink import FileSinkWriter
 from weir.errors import CheckpointError, OwnershipError, StorageFull, StorageUnavailable
 from weir.ids import CheckpointId
-from weir.runtime import checkpoint_store, layout
-from weir.runtime.attempts import Attempts
-from weir.runtime.checkpoint_store import CheckpointStore
-from weir.runtime.claims import ClaimDesk
-from weir.runtime.driver import Driver
-from weir.runtime.retirement import Retirement
-from weir.runtime.retirement_desk import RetirementDesk
-from weir.runtime.sink_desk import SinkDesk
+from weir.runtime.driver.claims import ClaimDesk
+from weir.runtime.driver.loop import Driver
+from weir.runtime.driver.retirement_desk import RetirementDesk
+from weir.runtime.driver.sink_desk import SinkDesk
+from weir.runtime.storage import checkpoints as checkpoint_store
+from weir.runtime.storage import layout
+from weir.runtime.storage.attempts import Attempts
+from weir.runtime.storage.checkpoints import CheckpointStore
+from weir.runtime.storage.retirement import Retirement
 from weir.snapshot.checkpoints import Listing
 from weir.snapshot.manifest import encode
-from weir.state.pane_snapshot import FrozenPanes
-from weir.state.row_snapshot import FrozenRuns
+from weir.state.columns.panes import FrozenPanes
+from weir.state.columns.rows import FrozenRuns
 
 # --- Retirement -------------------------------------------------------------------------------------------
 

@@ -7,19 +7,19 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from tests.sim.patching import all_of, patched
-from weir.operators.async_map import STATE as IN_FLIGHT
-from weir.operators.async_map import _batches, _FrozenRows, _MapAsync
 from weir.operators.base import Frozen, Restored
-from weir.operators.join_base import LEFT
-from weir.operators.join_interval import _IntervalHalf
-from weir.operators.join_panes import RunPanes
-from weir.operators.join_runs import RunLayout
-from weir.operators.keyed_function import FunctionOperator
-from weir.operators.session_aggregate import SessionAggregateOperator
-from weir.operators.session_store import SessionStore
-from weir.operators.watermarks import AssigningWatermarks
-from weir.operators.window_aggregate import WindowAggregateOperator
-from weir.operators.window_panes import PaneGroup
+from weir.operators.functions.async_map import STATE as IN_FLIGHT
+from weir.operators.functions.async_map import _batches, _FrozenRows, _MapAsync
+from weir.operators.functions.keyed import FunctionOperator
+from weir.operators.joins.base import LEFT
+from weir.operators.joins.interval import _IntervalHalf
+from weir.operators.joins.panes import RunPanes
+from weir.operators.joins.runs import RunLayout
+from weir.operators.time.watermarks import AssigningWatermarks
+from weir.operators.windows.aggregate import WindowAggregateOperator
+from weir.operators.windows.panes import PaneGroup
+from weir.operators.windows.session import SessionAggregateOperator
+from weir.operators.windows.sessions import SessionStore
 from weir.snapshot.watermark_groups import WatermarkGroups
 from weir.snapshot.watermarks import NEVER_US, WatermarkMerge
 from weir.state.timers import KeyedTimers, TimerQueue

@@ -17,7 +17,7 @@ import polars as pl
 import weir
 from tests.sim.externals import Row
 from weir.operators.sink import Sink
-from weir.operators.windows import AlignedWindows
+from weir.operators.windows.event_time import AlignedWindows
 
 TIMES = 100
 """Splits of timed sources have at most so many rows, and begin at a multiple of it: a row's time is what is left."""

@@ -17,9 +17,9 @@ from tests.sim.stage import SimulationFailed
 from tests.sim.workload import SCHEME
 from weir.errors import JobError
 from weir.ids import AttemptId
-from weir.runtime import layout
-from weir.runtime.phases import Notice
-from weir.runtime.state_files import CheckpointFiles
+from weir.runtime.driver.phases import Notice
+from weir.runtime.storage import layout
+from weir.runtime.storage.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest, checksum, decode
 from weir.snapshot.messages import CheckpointRequested, Then
 

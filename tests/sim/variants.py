@@ -16,21 +16,22 @@ from tests.sim.patching import all_of, patched, patched_here
 from tests.sim.savepoint_variants import SAVEPOINT_VARIANTS
 from tests.sim.storage_variants import STORAGE_VARIANTS, ids_are_counted_from_what_is_there
 from tests.sim.time_variants import TIME_VARIANTS
-from weir.connectors.file_sink import FileSinkWriter
-from weir.connectors.parts import PartDirectory, pending_directory
+from weir.connectors.files.parts import PartDirectory, pending_directory
+from weir.connectors.files.sink import FileSinkWriter
 from weir.errors import StorageFull, StorageUnavailable
 from weir.ids import CheckpointId
-from weir.runtime import layout, phases
-from weir.runtime import worker as worker_module
-from weir.runtime.attempts import Attempts
-from weir.runtime.checkpoint_store import CheckpointStore
-from weir.runtime.claims import ClaimDesk
-from weir.runtime.driver import Driver
-from weir.runtime.retirement import Retirement
-from weir.runtime.sink_end import SinkEnd
-from weir.runtime.snapshots import Snapshot, Snapshotter
-from weir.runtime.subtask import SourceSubtask, Subtask
-from weir.runtime.worker import _Builder
+from weir.runtime.driver import phases
+from weir.runtime.driver.claims import ClaimDesk
+from weir.runtime.driver.loop import Driver
+from weir.runtime.storage import layout
+from weir.runtime.storage.attempts import Attempts
+from weir.runtime.storage.checkpoints import CheckpointStore
+from weir.runtime.storage.retirement import Retirement
+from weir.runtime.task import worker as worker_module
+from weir.runtime.task.sink_end import SinkEnd
+from weir.runtime.task.snapshots import Snapshot, Snapshotter
+from weir.runtime.task.subtask import SourceSubtask, Subtask
+from weir.runtime.task.worker import _Builder
 from weir.snapshot.alignment import AtLeastOnceAlignment
 from weir.snapshot.checkpoints import Listing
 from weir.snapshot.coordinator import Coordinator
@@ -45,8 +46,8 @@ from weir.snapshot.messages import (
     SnapshotTaken,
     SubtaskFinished,
 )
+from weir.state.columns.slots import FrozenSlots, SlotHistory
 from weir.state.frozen import RestoredParts
-from weir.state.slot_snapshot import FrozenSlots, SlotHistory
 
 # --- Barriers and checkpoints -----------------------------------------------------------------------------
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.sim.stage import SimulationFailed
-from weir.connectors.part_names import PartName
+from weir.connectors.files.part_names import PartName
 from weir.errors import WeirError
 from weir.ids import CheckpointId
-from weir.runtime import layout
-from weir.runtime.attempts import current_lineage
-from weir.runtime.checkpoint_store import CheckpointStore
-from weir.runtime.layout import AttemptNote
+from weir.runtime.storage import layout
+from weir.runtime.storage.attempts import current_lineage
+from weir.runtime.storage.checkpoints import CheckpointStore
+from weir.runtime.storage.layout import AttemptNote
 from weir.snapshot.manifest import checksum, decode
 from weir.snapshot.messages import FileRef
 from weir.snapshot.records import unseal

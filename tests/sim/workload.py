@@ -24,7 +24,7 @@ from weir.ids import AttemptId, Uid
 from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.sink import Sink
 from weir.operators.source import Source
-from weir.runtime.state_files import CheckpointFiles
+from weir.runtime.storage.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest
 from weir.snapshot.watermarks import END_US
 

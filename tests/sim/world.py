@@ -30,10 +30,10 @@ from tests.sim.work import Call, Process, Work, run_quietly
 from tests.sim.workload import FIRST_PLACE, SCHEME, Job
 from weir.ids import AttemptId, CheckpointId, Lineage
 from weir.operators.sink import Sink
-from weir.runtime.attempts import current_lineage
-from weir.runtime.checkpoint_store import CheckpointStore
-from weir.runtime.phases import Outcome
-from weir.runtime.storage import register_scheme
+from weir.runtime.driver.phases import Outcome
+from weir.runtime.storage.attempts import current_lineage
+from weir.runtime.storage.checkpoints import CheckpointStore
+from weir.runtime.storage.locations import register_scheme
 
 STEPS_MAX = 60_000
 """A run that takes longer hangs."""

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import poll
-from weir.runtime.spark import SPARE_SLOTS, embedded_session, recommended_settings, slots, stop_embedded
-from weir.runtime.stage import BarrierStage
+from weir.runtime.spark.session import SPARE_SLOTS, embedded_session, recommended_settings, slots, stop_embedded
+from weir.runtime.spark.stage import BarrierStage
 
 PARALLELISM = 2
 EMBEDDED_PARALLELISM = 3

@@ -20,8 +20,8 @@ import psutil
 
 import weir
 from weir import connectors as io
-from weir.connectors.parts import PartDirectory
-from weir.runtime.storage import open_storage
+from weir.connectors.files.parts import PartDirectory
+from weir.runtime.storage.locations import open_storage
 
 KEYS = 17
 GATE = "gate"

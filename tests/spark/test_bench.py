@@ -11,18 +11,18 @@ import numpy as np
 import polars as pl
 import pytest
 
-from weir.service.bench import keyed_data
-from weir.service.bench.checkpoint_cost import run_checkpoint_cost
-from weir.service.bench.filtering import run_filter
-from weir.service.bench.harness import Options, Report
-from weir.service.bench.interval_join import run_interval_join
-from weir.service.bench.keyed import run_keyed_batches, run_keyed_process, run_keyed_sum
-from weir.service.bench.latency import run_latency
-from weir.service.bench.nexmark import run_nexmark
-from weir.service.bench.nexmark_answers import ANSWERS, Answer
-from weir.service.bench.recovery import run_recovery
-from weir.service.bench.soak import run_soak
-from weir.service.bench.windows import run_session, run_sliding, run_window
+from weir.bench import keyed_data
+from weir.bench.checkpoint_cost import run_checkpoint_cost
+from weir.bench.filtering import run_filter
+from weir.bench.harness import Options, Report
+from weir.bench.interval_join import run_interval_join
+from weir.bench.keyed import run_keyed_batches, run_keyed_process, run_keyed_sum
+from weir.bench.latency import run_latency
+from weir.bench.nexmark.answers import ANSWERS, Answer
+from weir.bench.nexmark.workload import run_nexmark
+from weir.bench.recovery import run_recovery
+from weir.bench.soak import run_soak
+from weir.bench.windows import run_session, run_sliding, run_window
 
 REQUIRED = {"workload", "events", "seconds", "events_per_s", "checkpoints", "verified"}
 

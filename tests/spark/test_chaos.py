@@ -34,7 +34,7 @@ from tests.spark.helpers import (
     slow_settings,
 )
 from weir import connectors as io
-from weir.runtime.spark import recommended_settings, stop_embedded
+from weir.runtime.spark.session import recommended_settings, stop_embedded
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc"),

@@ -14,16 +14,16 @@ from typing import Any
 import polars as pl
 from typer.testing import CliRunner
 
-from weir.service.cli import application
-from weir.service.demo_check import verify
-from weir.service.words import Lines
+from weir.cli.demo.check import verify
+from weir.cli.demo.words import Lines
+from weir.cli.main import application
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 180
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from weir.service.cli import main; main()", *arguments]
+    return [sys.executable, "-c", "from weir.cli.main import main; main()", *arguments]
 
 
 def environment() -> dict[str, str]:

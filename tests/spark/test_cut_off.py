@@ -20,9 +20,9 @@ from tests.spark.conftest import EMBEDDED_PARALLELISM, alive
 from tests.spark.helpers import build_job, check_output, notices_of, open_gate, slow_settings
 from tests.unit.runtime.proxy import Proxy
 from weir import connectors as io
-from weir.runtime import spark_cluster
-from weir.runtime.control import ControlServer
-from weir.runtime.spark import busy_slots
+from weir.runtime.net.control import ControlServer
+from weir.runtime.spark import cluster as spark_cluster
+from weir.runtime.spark.session import busy_slots
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import poll
-from weir.connectors.dataframe import DataFrameSource, arrow_schema
-from weir.connectors.dataframe_plan import PLANNING, fingerprint, is_replayable
+from weir.connectors.dataframe.plan import PLANNING, fingerprint, is_replayable
+from weir.connectors.dataframe.source import DataFrameSource, arrow_schema
 from weir.errors import CheckpointError, PlanError, SchemaError, SlotsMissing, TaskLost
 from weir.ids import AttemptId, Uid
 from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.source import DriverContext, SourceReader
-from weir.runtime.spark import slots
+from weir.runtime.spark.session import slots
 
 ROWS = 40_000
 PARTITIONS = 5

@@ -13,7 +13,7 @@ import pytest
 import weir
 from weir import connectors as io
 from weir.errors import JobFailed
-from weir.runtime.spark import recommended_settings, stop_embedded
+from weir.runtime.spark.session import recommended_settings, stop_embedded
 
 CANARY = "cAnArY"
 

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from weir.service.script import run_script
+from weir.cli.script import run_script
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from weir.state.hashing import hash_keys, key_groups
+from weir.state.keys.hashing import hash_keys, key_groups
 
 pyspark_sql = pytest.importorskip("pyspark.sql")
 

@@ -36,7 +36,7 @@ from tests.spark.helpers import (
 )
 from weir import connectors as io
 from weir.errors import JobError, JobFailed, OwnershipError, SlotsMissing
-from weir.runtime.spark import recommended_settings, slots, stop_embedded
+from weir.runtime.spark.session import recommended_settings, slots, stop_embedded
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 

@@ -13,7 +13,7 @@ from tests.conftest import poll
 from tests.spark.helpers import check_plain, kill, notices_of, numbers, open_gate, slow_settings
 from weir import connectors as io
 from weir.errors import SlotsMissing
-from weir.runtime.spark import slots
+from weir.runtime.spark.session import slots
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 

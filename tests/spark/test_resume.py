@@ -22,7 +22,7 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "jobs" / "counting.py"
 WITH_PYTHON = [sys.executable, str(SCRIPT)]
-WITH_WEIR = [sys.executable, "-c", "from weir.service.cli import main; main()", "run", "--no-progress", str(SCRIPT)]
+WITH_WEIR = [sys.executable, "-c", "from weir.cli.main import main; main()", "run", "--no-progress", str(SCRIPT)]
 ROWS = 300_000
 PATIENCE_S = 120.0
 

@@ -27,9 +27,9 @@ from tests.spark.helpers import (
     slow_settings,
 )
 from weir import connectors as io
+from weir.cli.main import application
 from weir.errors import CheckpointError, OwnershipError, PlanError, SlotsMissing
-from weir.runtime.spark import slots
-from weir.service.cli import application
+from weir.runtime.spark.session import slots
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 

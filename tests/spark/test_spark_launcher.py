@@ -20,9 +20,17 @@ import pytest
 from tests.conftest import poll
 from tests.spark.conftest import EMBEDDED_PARALLELISM, LongTasks, alive
 from weir.errors import ConfigError, PlanError, SlotsMissing, TaskLost
-from weir.runtime import stage as stage_module
-from weir.runtime.spark import LOOPBACK, SPARE_SLOTS, check_slots, driver_host, embedded_session, slots, slots_message
-from weir.runtime.stage import BarrierStage
+from weir.runtime.spark import stage as stage_module
+from weir.runtime.spark.session import (
+    LOOPBACK,
+    SPARE_SLOTS,
+    check_slots,
+    driver_host,
+    embedded_session,
+    slots,
+    slots_message,
+)
+from weir.runtime.spark.stage import BarrierStage
 
 Start = Callable[..., LongTasks]
 
@@ -41,7 +49,7 @@ def write_index(directory: Path) -> Callable[[int], None]:
         import os
         import sys
 
-        from weir.runtime.spark import task_host
+        from weir.runtime.spark.session import task_host
 
         report = {
             "host": task_host("127.0.0.1"),
@@ -207,8 +215,8 @@ def test_others_on_the_machine_can_neither_enter_the_embedded_spark_nor_end_its_
 # --- A process of its own -----------------------------------------------------------------------------
 
 STAYS = """
-from weir.runtime.spark import embedded_session
-from weir.runtime.stage import BarrierStage
+from weir.runtime.spark.session import embedded_session
+from weir.runtime.spark.stage import BarrierStage
 import os, time
 def main(index):
     print("a user's own line", index, flush=True)
@@ -246,7 +254,7 @@ AFTER_ANOTHER = """
 import os, psutil
 from pyspark.sql import SparkSession
 SparkSession.builder.master("local[1]").getOrCreate().stop()
-from weir.runtime.spark import embedded_session
+from weir.runtime.spark.session import embedded_session
 assert embedded_session(1).range(3).count() == 3
 java = [process for process in psutil.Process().children() if "java" in process.name()]
 places = [c.laddr for p in java for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]

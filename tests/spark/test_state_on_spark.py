@@ -19,9 +19,9 @@ from tests.conftest import poll
 from tests.spark.helpers import KEYS, committed_rows, kill, notices_of, numbers, open_gate, slow_settings
 from weir import connectors as io
 from weir.errors import CheckpointError
-from weir.runtime.state_files import CheckpointFiles
-from weir.runtime.storage import open_storage
-from weir.runtime.storage_files import LocalStorage
+from weir.runtime.storage.locations import open_storage
+from weir.runtime.storage.state_files import CheckpointFiles
+from weir.runtime.storage.stores.files import LocalStorage
 from weir.snapshot.manifest import decode
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")

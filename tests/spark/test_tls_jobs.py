@@ -8,10 +8,10 @@ from typing import Any
 import weir
 from tests.conftest import poll
 from tests.spark.helpers import build_job, check_output, kill, notices_of, open_gate, slow_settings
-from weir.service.bench.encrypted import run_with_tls
-from weir.service.bench.harness import Options
-from weir.service.bench.keyed import run_keyed_sum
-from weir.service.bench.latency import run_latency
+from weir.bench.encrypted import run_with_tls
+from weir.bench.harness import Options
+from weir.bench.keyed import run_keyed_sum
+from weir.bench.latency import run_latency
 
 ROWS = 40_000
 PATIENCE_S = 60.0

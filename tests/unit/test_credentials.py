@@ -14,31 +14,31 @@ import pyarrow as pa
 import pytest
 
 import weir
+from tests.unit.cli.test_jobs import weir as command
 from tests.unit.runtime.driving import two_tasks
+from tests.unit.runtime.job.test_handle import WITHIN_S, ObedientCluster, reach
 from tests.unit.runtime.stores import store_of
-from tests.unit.runtime.test_job import WITHIN_S, ObedientCluster, reach
-from tests.unit.service.test_jobs_cli import weir as command
 from weir import connectors as io
 from weir.api.overrides import Overrides
+from weir.bench.checkpoint_store import StoreOptions
 from weir.config import Checkpoints, JobConfig, NoRestart, Settings
 from weir.errors import DataError, JobError, JobFailed, StorageUnavailable, UserCodeError, WeirError, shown
 from weir.ids import AttemptId, CheckpointId, Lineage
 from weir.operators.source import DriverContext
-from weir.runtime import job as job_module
-from weir.runtime import storage as storage_module
-from weir.runtime.asks import Ask
-from weir.runtime.failures import for_driver, for_spark
-from weir.runtime.job import Job
-from weir.runtime.job_client import JobClient
-from weir.runtime.lines import Lines, RunLines, Secret
-from weir.runtime.registry import find_job
-from weir.runtime.savepoints import origin_at
-from weir.runtime.snapshots import Snapshot
-from weir.runtime.storage import location_below, open_storage, open_writable
-from weir.runtime.storage_files import LocalStorage
-from weir.runtime.storage_retry import Patience
-from weir.runtime.task import TaskSpec
-from weir.service.bench.checkpoint_store import StoreOptions
+from weir.runtime.job import handle as job_module
+from weir.runtime.job.asks import Ask
+from weir.runtime.job.client import JobClient
+from weir.runtime.job.handle import Job
+from weir.runtime.job.registry import find_job
+from weir.runtime.net.lines import Lines, RunLines, Secret
+from weir.runtime.storage import locations as storage_module
+from weir.runtime.storage.locations import location_below, open_storage, open_writable
+from weir.runtime.storage.savepoints import origin_at
+from weir.runtime.storage.stores.files import LocalStorage
+from weir.runtime.storage.stores.retry import Patience
+from weir.runtime.task.failures import for_driver, for_spark
+from weir.runtime.task.main import TaskSpec
+from weir.runtime.task.snapshots import Snapshot
 from weir.snapshot.elements import Barrier
 from weir.snapshot.messages import CheckpointRequested, DeployTask, SendTrigger, TriggerCheckpoint
 

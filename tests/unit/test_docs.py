@@ -10,14 +10,19 @@ import pytest
 
 from tests.snippets import PAGES, ROOT, Section, run_section, sections
 from weir import config, errors
-from weir.connectors import collection, generator, line_blocks
+from weir.connectors import collection, generator
+from weir.connectors.formats import line_blocks
 from weir.errors import WeirError
 from weir.graph import logical
-from weir.operators import aggregate
-from weir.operators import rows as row_functions
-from weir.runtime import codec, control, feed_inbox, launch, spark, wire
+from weir.operators.aggregates import running as aggregate
+from weir.operators.functions import rows as row_functions
+from weir.runtime.job import launch
+from weir.runtime.net import control, feed_inbox
+from weir.runtime.net import flight as wire
+from weir.runtime.net import wire_format as codec
+from weir.runtime.spark import session as spark
 from weir.snapshot import alignment, commit, history, restart
-from weir.state.rocks import RocksBackend
+from weir.state.rocks.backend import RocksBackend
 
 ALL = [section for page in PAGES for section in sections(page)]
 PLAIN = [section for section in ALL if section.running and not section.needs_spark]

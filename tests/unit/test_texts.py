@@ -14,10 +14,10 @@ import pytest
 import weir
 from weir import connectors as io
 from weir.errors import ConfigError, DataError, UserCodeError, WeirError, shown
-from weir.runtime.failures import for_driver
-from weir.runtime.stage import ERROR_CHARACTERS_MAX, root_cause
-from weir.runtime.storage import open_storage
-from weir.runtime.storage_objects import ObjectStorage
+from weir.runtime.spark.stage import ERROR_CHARACTERS_MAX, root_cause
+from weir.runtime.storage.locations import open_storage
+from weir.runtime.storage.stores.objects import ObjectStorage
+from weir.runtime.task.failures import for_driver
 from weir.testing import collect_local
 from weir.texts import MESSAGE_CHARACTERS_MAX, QUOTED_CHARACTERS_MAX, quoted, told
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -16,12 +16,45 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "weir"
 
 LADDER = ("version", "texts", "errors", "ids", "config", "snapshot", "schema", "state", "operators", "graph", "runtime")
-LADDER += ("connectors", "api", "service", "testing", "__main__")
+LADDER += ("connectors", "api", "bench", "cli", "testing", "__main__")
 """Each may import from itself and from those to its left, in any form: at the top, in a function, for types only."""
+
+SUBLADDERS: dict[str, tuple[str, ...]] = {
+    "state": (
+        "place",
+        "frozen",
+        "values",
+        "keys",
+        "declared",
+        "backend",
+        "operator_state timers heap columns",
+        "rocks",
+        "backends",
+    ),
+    "operators": (
+        "calls",
+        "base",
+        "user_code",
+        "source sink loop",
+        "expressions",
+        "time",
+        "functions",
+        "aggregates",
+        "batches",
+        "windows",
+        "joins",
+    ),
+    "runtime": ("ports clock secret", "storage net", "task driver", "spark local", "job"),
+    "connectors": ("base names strides", "formats", "collection console files generator dataframe", "nexmark"),
+    "cli": ("failures", "commands progress script session fsck", "bench demo jobs state", "main"),
+}
+"""The same inside of the larger rooms; those on one step import nothing from each other."""
 
 FACE = "weir"
 """The package's own __init__: it imports from everywhere, and only these import from it."""
-MAY_IMPORT_THE_FACE = ("service", "testing")
+MAY_IMPORT_THE_FACE = ("bench", "cli", "testing")
+FACES = (PACKAGE / "__init__.py", PACKAGE / "state" / "__init__.py")
+"""What users import from: these may reach up the ladder."""
 
 SNAPSHOT_MAY_IMPORT = frozenset(
     "__future__ abc bisect collections dataclasses enum functools hashlib heapq itertools json math operator re types"
@@ -37,7 +70,11 @@ IMPURE = frozenset(
 """What neither an operator nor the graph may import: they are batches in, batches out, and a value."""
 
 FILE_LINES_MAX = 500
+FOLDER_FILES_MAX = 20
 FUNCTION_LINES_MAX = 60
+UNIT = ROOT / "tests" / "unit"
+CROWDED = (ROOT / "tests" / "sim", ROOT / "tests" / "spark")
+"""One suite each, not rooms of a house."""
 UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK")) + r")\b")
 
 
@@ -117,7 +154,7 @@ def test_every_source_file_stands_on_the_ladder() -> None:
 @each(SOURCE_FILES)
 def test_imports_point_down_the_ladder_only(path: Path) -> None:
     part = part_of(path)
-    allowed = {FACE, *LADDER} if part == "__init__" else {*LADDER[: LADDER.index(part) + 1]}
+    allowed = {FACE, *LADDER} if path in FACES else {*LADDER[: LADDER.index(part) + 1]}
     if part in MAY_IMPORT_THE_FACE:
         allowed |= {FACE}
     wrong = [
@@ -126,6 +163,33 @@ def test_imports_point_down_the_ladder_only(path: Path) -> None:
         if name.split(".")[0] == "weir" and rung_of(name) not in allowed
     ]
     assert wrong == []
+
+
+@each([path for path in SOURCE_FILES if path.parent != PACKAGE and path not in FACES])
+def test_imports_point_down_the_ladder_inside_of_a_room(path: Path) -> None:
+    room, step = steps_of(path.relative_to(PACKAGE).with_suffix("").parts)
+    if room not in SUBLADDERS or step == "__init__":
+        return
+    height = height_of(room, step)
+    wrong = [
+        f"{line} imports {name}"
+        for line, name in imports_of(path)
+        if steps_of(name.split(".")[1:])[0] == room
+        and (other := steps_of(name.split(".")[1:])[1]) != step
+        and height_of(room, other) >= height
+    ]
+    assert wrong == []
+
+
+def steps_of(parts: Sequence[str]) -> tuple[str, str]:
+    """The room, and the step inside of it, that a file or a dotted name below weir stands on."""
+    return (parts[0], parts[1]) if len(parts) > 1 else ("", "")
+
+
+def height_of(room: str, step: str) -> int:
+    heights = {name: height for height, names in enumerate(SUBLADDERS[room]) for name in names.split()}
+    assert step in heights, f"{step} has no step on the ladder of {room}"
+    return heights[step]
 
 
 @each(files_in("snapshot"))
@@ -191,6 +255,24 @@ def test_files_and_functions_stay_small(path: Path) -> None:
         if (size := (node.end_lineno or node.lineno) - node.lineno + 1) > FUNCTION_LINES_MAX
     ]
     assert long == []
+
+
+@each(sorted({path.parent for path in SOURCE_FILES + TEST_FILES}))
+def test_folders_stay_small(path: Path) -> None:
+    if path in CROWDED:
+        return
+    count = len(list(path.glob("*.py")))
+    assert count <= FOLDER_FILES_MAX, f"{count} files: a room is missing"
+
+
+@each([path for path in TEST_FILES if UNIT in path.parents and path.parent != UNIT and path.name.startswith("test_")])
+def test_unit_tests_mirror_the_sources(path: Path) -> None:
+    """tests/unit/a/b/test_c_of_something.py tests src/weir/a/b/c.py, or the room of that name."""
+    folder = PACKAGE / path.parent.relative_to(UNIT)
+    assert folder.is_dir(), "there is no such room"
+    name = path.stem.removeprefix("test_")
+    there = [each.stem for each in folder.iterdir() if each.suffix == ".py" or each.is_dir()]
+    assert any(name == module or name.startswith(f"{module}_") for module in there), "there is no such module"
 
 
 # --- Habits -------------------------------------------------------------------------------------------

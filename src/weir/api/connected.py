@@ -16,9 +16,9 @@ from weir.api.keyed import KeyedStream, event_time
 from weir.api.places import placed
 from weir.errors import PlanError
 from weir.graph.plan import Broadcast
-from weir.operators.functions import BroadcastProcessFunction, CoProcessFunction
-from weir.operators.keyed_rows import key_schema_of
-from weir.operators.process import BroadcastProcessRows, CoProcessRows, check_same_keys
+from weir.operators.functions.at_key import key_schema_of
+from weir.operators.functions.interfaces import BroadcastProcessFunction, CoProcessFunction
+from weir.operators.functions.process import BroadcastProcessRows, CoProcessRows, check_same_keys
 
 if TYPE_CHECKING:
     from weir.api.stream import Stream

@@ -43,7 +43,7 @@ from weir.graph.logical import Node, NodeId
 from weir.graph.plan import Plan
 from weir.graph.planner import plan
 from weir.operators.source import Source
-from weir.operators.watermarks import WatermarkStrategy
+from weir.operators.time.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -109,7 +109,7 @@ class Environment:
         """The session that jobs run on; the embedded one is started if it must be."""
         if self._spark is not None:
             return self._spark
-        from weir.runtime.spark import embedded_session
+        from weir.runtime.spark.session import embedded_session
 
         return embedded_session(self.parallelism, self.name)
 
@@ -190,7 +190,7 @@ class Environment:
         Spark computes them while the job runs, in at least one slot beside the job's own. A plan that it might compute
         in another order the next time is copied to Parquet first.
         """
-        from weir.connectors.dataframe import DataFrameSource
+        from weir.connectors.dataframe.source import DataFrameSource
 
         return self._read("dataframe", DataFrameSource(dataframe), Options(uid, name, parallelism), watermark)
 
@@ -241,7 +241,7 @@ class Environment:
         allow_dropped_state: bool = False,
     ) -> JobHandle:
         """Start the job and come back at once, with a handle to it. Options as for `run`."""
-        from weir.runtime.launch import submit
+        from weir.runtime.job.launch import submit
 
         config = self._config(
             name, resume=resume, at=at, from_savepoint=from_savepoint, allow_dropped_state=allow_dropped_state
@@ -267,7 +267,7 @@ class Environment:
         return lambda parallelism: plan(nodes, parallelism=parallelism, max_parallelism=max_parallelism, ends=ends)
 
     def _run(self, plan_at: Callable[[int], Plan], config: JobConfig, progress: Progress = None) -> JobResult:
-        from weir.runtime.launch import submit
+        from weir.runtime.job.launch import submit
 
         started_s = time.monotonic()
         made = _inspected(plan_at(self.parallelism))
@@ -345,7 +345,7 @@ def default_restart(checkpoints: Checkpoints | None) -> Restart:
 def available_slots(spark: SparkSession | None) -> int:
     """How many tasks may run at once: of the given session where it can tell, otherwise this machine's cores."""
     if spark is not None:
-        from weir.runtime.spark import slots
+        from weir.runtime.spark.session import slots
 
         found = slots(spark)
         if found:

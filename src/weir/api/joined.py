@@ -20,14 +20,14 @@ from weir.config import Duration, duration_ms
 from weir.errors import PlanError
 from weir.graph.logical import TimeColumn
 from weir.operators.base import OperatorSpec
-from weir.operators.join_as_of import AsOfJoin
-from weir.operators.join_base import Late
-from weir.operators.join_interval import IntervalJoin
-from weir.operators.join_output import How, JoinLayout
-from weir.operators.join_side import JoinSide
-from weir.operators.join_window import CoGroup, WindowJoin, window_fields
-from weir.operators.window_definition import END
-from weir.operators.windows import TimeWindows
+from weir.operators.joins.as_of import AsOfJoin
+from weir.operators.joins.base import Late
+from weir.operators.joins.interval import IntervalJoin
+from weir.operators.joins.output import How, JoinLayout
+from weir.operators.joins.side import JoinSide
+from weir.operators.joins.window import CoGroup, WindowJoin, window_fields
+from weir.operators.windows.definition import END
+from weir.operators.windows.event_time import TimeWindows
 
 if TYPE_CHECKING:
     from weir.api.keyed import KeyedStream

@@ -16,19 +16,19 @@ from weir.api.build import Options
 from weir.api.upstream import Upstream
 from weir.config import Duration
 from weir.errors import PlanError
-from weir.operators import aggregates as of
-from weir.operators.aggregate import PartialAggregate, RunningAggregate
-from weir.operators.aggregates import Aggregate
-from weir.operators.batch_results import BatchKind
-from weir.operators.functions import ProcessFunction
-from weir.operators.join_output import How
-from weir.operators.keyed_batches import KeyedBatches, KeyedBatchFunction
-from weir.operators.process import ProcessRows
-from weir.operators.reduce import ReduceRows
-from weir.operators.window_triggers import Trigger
-from weir.operators.windows import TimeWindows, Windows
-from weir.state.descriptor_base import StateDescriptor
-from weir.state.descriptors import ValueState
+from weir.operators.aggregates import named as of
+from weir.operators.aggregates.named import Aggregate
+from weir.operators.aggregates.running import PartialAggregate, RunningAggregate
+from weir.operators.batches.keyed import KeyedBatches, KeyedBatchFunction
+from weir.operators.batches.results import BatchKind
+from weir.operators.functions.interfaces import ProcessFunction
+from weir.operators.functions.process import ProcessRows
+from weir.operators.functions.reduce import ReduceRows
+from weir.operators.joins.output import How
+from weir.operators.windows.event_time import TimeWindows, Windows
+from weir.operators.windows.triggers import Trigger
+from weir.state.declared.base import StateDescriptor
+from weir.state.declared.kinds import ValueState
 
 if TYPE_CHECKING:
     from weir.api.connected import BroadcastConnectedStream, KeyedConnectedStreams

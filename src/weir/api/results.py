@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from weir.api.build import Options
 from weir.config import JobConfig
-from weir.connectors.collect import Collect
-from weir.connectors.file_sink import FileSink
+from weir.connectors.files.collect import Collect
+from weir.connectors.files.sink import FileSink
 from weir.errors import PlanError
 from weir.operators.sink import Sink
-from weir.runtime.leftovers import TemporaryPlace
+from weir.runtime.storage.leftovers import TemporaryPlace
 from weir.schema import format_schema
 
 if TYPE_CHECKING:

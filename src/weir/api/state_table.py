@@ -17,9 +17,9 @@ import pyarrow as pa
 from weir.errors import CheckpointError
 from weir.ids import Uid
 from weir.operators.base import key_group_range
-from weir.runtime.compatibility import stored_schema
-from weir.runtime.savepoints import origin_at
-from weir.runtime.state_files import CheckpointFiles
+from weir.runtime.driver.compatibility import stored_schema
+from weir.runtime.storage.savepoints import origin_at
+from weir.runtime.storage.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest, OperatorSnapshot
 from weir.state.frozen import KEY_GROUP_COLUMN, RestoredPart, RestoredParts
 
@@ -61,7 +61,7 @@ def read(spark: SparkSession, checkpoint: str | os.PathLike[str], *, uid: str, s
     schema = _shown(stored_schema(operator, chosen, CheckpointFiles(origin.open()), max_parallelism))
 
     def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from weir.runtime.storage import open_storage
+        from weir.runtime.storage.locations import open_storage
 
         files = CheckpointFiles(open_storage(root, create=False))
         for batch in batches:

@@ -23,19 +23,19 @@ from weir.connectors.console import Stdout
 from weir.errors import PlanError
 from weir.graph.logical import Input, TimeColumn
 from weir.graph.plan import Broadcast, Forward, Rebalance
-from weir.operators.async_map import MapAsync
 from weir.operators.base import OperatorSpec
-from weir.operators.batch_results import BatchKind
-from weir.operators.batches import MapBatches
+from weir.operators.batches.functions import MapBatches
+from weir.operators.batches.results import BatchKind
 from weir.operators.calls import ONCE, CallPolicy, Retry
-from weir.operators.expressions import Filter, Select, WithColumns
-from weir.operators.processing_time import AssignProcessingTime
-from weir.operators.rows import FilterRows, FlatMapRows, MapRows
+from weir.operators.expressions.select import Filter, Select, WithColumns
+from weir.operators.functions.async_map import MapAsync
+from weir.operators.functions.rows import FilterRows, FlatMapRows, MapRows
 from weir.operators.sink import Sink
-from weir.operators.watermarks import AssignWatermarks, WatermarkStrategy
-from weir.operators.window_definition import ALL
-from weir.operators.window_triggers import Trigger
-from weir.operators.windows import Windows
+from weir.operators.time.processing_time import AssignProcessingTime
+from weir.operators.time.watermarks import AssignWatermarks, WatermarkStrategy
+from weir.operators.windows.definition import ALL
+from weir.operators.windows.event_time import Windows
+from weir.operators.windows.triggers import Trigger
 from weir.schema import format_schema
 
 if TYPE_CHECKING:

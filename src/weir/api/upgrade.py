@@ -12,11 +12,11 @@ from enum import Enum
 
 from weir.graph.plan import Plan
 from weir.operators.base import OperatorSpec, is_progress
-from weir.runtime.compatibility import stored_schema
-from weir.runtime.savepoints import origin_at
-from weir.runtime.state_files import CheckpointFiles
+from weir.runtime.driver.compatibility import stored_schema
+from weir.runtime.storage.savepoints import origin_at
+from weir.runtime.storage.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest, OperatorSnapshot
-from weir.state.evolution import EVOLVED, MIGRATED, SAME
+from weir.state.values.evolution import EVOLVED, MIGRATED, SAME
 
 
 class Fate(Enum):

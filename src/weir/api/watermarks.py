@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from weir.config import Duration, duration_ms
 from weir.errors import PlanError
-from weir.operators.watermarks import WatermarkGenerator, WatermarkStrategy
+from weir.operators.time.watermarks import WatermarkGenerator, WatermarkStrategy
 
 
 def bounded_disorder(

@@ -17,22 +17,22 @@ from weir.api.keyed import checked_aggregates
 from weir.config import Duration, duration_ms
 from weir.errors import PlanError
 from weir.graph.logical import TimeColumn
-from weir.operators.aggregates import Aggregate
+from weir.operators.aggregates.named import Aggregate
 from weir.operators.base import OperatorSpec
-from weir.operators.session_aggregate import PartialSessionAggregate, SessionAggregate
-from weir.operators.window_aggregate import PartialWindowAggregate, WindowAggregate
-from weir.operators.window_counts import CountedRows
-from weir.operators.window_definition import END, WindowDefinition
-from weir.operators.window_functions import (
+from weir.operators.windows.aggregate import PartialWindowAggregate, WindowAggregate
+from weir.operators.windows.counts import CountedRows
+from weir.operators.windows.definition import END, WindowDefinition
+from weir.operators.windows.event_time import CountWindows, GlobalWindows, SessionWindows, TimeWindows, Windows
+from weir.operators.windows.functions import (
     AggregateFunction,
     ProcessFunctionOfWindow,
     ReduceFunction,
     Window,
     WindowFunction,
 )
-from weir.operators.window_rows import WindowRows
-from weir.operators.window_triggers import OnCount, OnWatermark, Trigger
-from weir.operators.windows import CountWindows, GlobalWindows, SessionWindows, TimeWindows, Windows
+from weir.operators.windows.rows import WindowRows
+from weir.operators.windows.session import PartialSessionAggregate, SessionAggregate
+from weir.operators.windows.triggers import OnCount, OnWatermark, Trigger
 from weir.schema import parse_schema
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from weir.config import Duration, duration_ms
 from weir.errors import PlanError
-from weir.operators.calendar_windows import MONDAY, CalendarLength, CalendarWindows
-from weir.operators.window_triggers import Continuous, OnCount, OnWatermark, Trigger
-from weir.operators.windows import AlignedWindows, CountWindows, GlobalWindows, SessionWindows, TimeWindows
+from weir.operators.windows.calendar import MONDAY, CalendarLength, CalendarWindows
+from weir.operators.windows.event_time import AlignedWindows, CountWindows, GlobalWindows, SessionWindows, TimeWindows
+from weir.operators.windows.triggers import Continuous, OnCount, OnWatermark, Trigger
 
 
 def tumbling(size: Duration, *, offset: Duration = 0, timezone: str | None = None) -> TimeWindows:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from weir.connectors.rows import table_of_rows
+from weir.connectors.formats.rows import table_of_rows
 from weir.errors import CheckpointError
 from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.source import Source, SourceReader

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from weir.connectors.encode import check_encodable, encode_jsonl
+from weir.connectors.formats.encode import check_encodable, encode_jsonl
 from weir.ids import CheckpointId
 from weir.operators.base import OperatorContext
 from weir.operators.sink import Sink, SinkGuarantee, SinkWriter

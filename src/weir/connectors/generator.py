@@ -20,14 +20,14 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from weir.connectors.exact_values import Unfit, cast_column, is_kin
+from weir.connectors.formats.exact_values import Unfit, cast_column, is_kin
 from weir.connectors.strides import Strides
 from weir.errors import ConfigError, SchemaError, UserCodeError
 from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.source import Source, SourceReader
 from weir.schema import format_schema, format_type, parse_schema
 from weir.snapshot.messages import Json
-from weir.state.values import NotOfType, to_array
+from weir.state.values.conversion import NotOfType, to_array
 
 SPLITS = 128
 BURST_MS = 1_000.0

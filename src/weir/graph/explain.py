@@ -7,7 +7,7 @@ touches anything else.
 from __future__ import annotations
 
 from weir.graph.plan import Broadcast, Edge, Exchange, Forward, HashByKey, Plan, PlannedOperator, Rebalance, Vertex
-from weir.operators.watermarks import AssignWatermarks
+from weir.operators.time.watermarks import AssignWatermarks
 from weir.schema import format_schema
 
 _EXCHANGES = {Forward: "forward", Rebalance: "rebalance", Broadcast: "broadcast"}

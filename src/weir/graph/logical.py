@@ -22,7 +22,7 @@ from weir.ids import Uid
 from weir.operators.base import OperatorSpec
 from weir.operators.sink import Sink
 from weir.operators.source import Source
-from weir.state.key_columns import check_key_type
+from weir.state.keys.columns import check_key_type
 
 NodeId = NewType("NodeId", int)
 """One logical node; its position in the graph."""

@@ -29,7 +29,7 @@ from weir.graph.plan import (
 from weir.ids import EdgeId, Uid, VertexId
 from weir.operators.base import OperatorSpec
 from weir.operators.sink import Sink
-from weir.operators.watermarks import AssignWatermarks, aligned_strategy
+from weir.operators.time.watermarks import AssignWatermarks, aligned_strategy
 
 
 def plan(

@@ -1,7 +1,7 @@
 """What an operator and those who make calls for it agree on: rows out, results back later.
 
 Comes in: a user's async function and how patient to be with it. Goes out: results, when
-there are some. The event loop that runs the function is elsewhere (runtime/calls.py).
+there are some. The event loop that runs the function is elsewhere (runtime/task/calls.py).
 """
 
 from __future__ import annotations

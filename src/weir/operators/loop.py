@@ -1,7 +1,7 @@
 """The head of a loop, as an operator: rows pass as they are.
 
 Comes in: rows from outside, and those that were fed back. Goes out: the same. What was on
-its way round at a barrier is its state, the log: runtime/loop_head.py keeps it, and takes
+its way round at a barrier is its state, the log: runtime/task/loop_head.py keeps it, and takes
 what a checkpoint held of it from here.
 """
 

@@ -16,14 +16,14 @@ import polars
 
 from weir.errors import UserCodeError
 from weir.operators.base import OperatorContext
-from weir.state.values import shown
+from weir.state.values.conversion import shown
 from weir.texts import QUOTED_CHARACTERS_MAX, quoted
 
 _PACKAGE = PurePath(__file__).parent.parent
 _HIDDEN = (
     str(_PACKAGE / "operators"),
     str(_PACKAGE / "state"),
-    str(_PACKAGE / "runtime" / "calls.py"),
+    str(_PACKAGE / "runtime" / "task" / "calls.py"),
     str(PurePath(traceback.__file__).parent / "asyncio"),
     str(PurePath(polars.__file__).parent),
 )

@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from weir.errors import ProtocolViolation
-from weir.ids import CheckpointId
+from weir.ids import CheckpointId, Uid
 from weir.snapshot.backoff import Backoff
+from weir.snapshot.manifest import Manifest
 from weir.snapshot.messages import Json
 
 EVENTS_SHOWN = 20
@@ -296,3 +297,10 @@ class Committer:
     def _violation(self, found: str) -> ProtocolViolation:
         events = "\n  ".join(repr(event)[:200] for event in self._recent)
         return ProtocolViolation(f"commit: {found}; phase {self._phase!r:.200}; last events:\n  {events}")
+
+
+def pending_of(manifest: Manifest, uid: Uid) -> list[Json]:
+    """The committables of one sink, of all its subtasks, that a checkpoint names."""
+    operator = manifest.operators.get(uid)
+    inlines = [] if operator is None else [part.inline for part in operator.parts if part.inline is not None]
+    return [committable for inline in inlines for _, committable in inline["pending"]]

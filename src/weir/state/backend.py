@@ -7,46 +7,16 @@ backends and operators share; tests/contract holds what they promise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from weir.errors import PlanError
-from weir.state.descriptors import (
-    AggregatingState,
-    KeyedState,
-    ListState,
-    MapState,
-    ReducingState,
-    ValueState,
-)
-from weir.state.frozen import KEY_GROUP_COLUMN as KEY_GROUP_COLUMN
+from weir.state.declared.cursor import Key, KeyCursor
+from weir.state.declared.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, RowHandle, ValueHandle
+from weir.state.declared.kinds import AggregatingState, KeyedState, ListState, MapState, ReducingState, ValueState
 from weir.state.frozen import FrozenState, RestoredState
-from weir.state.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, RowHandle, ValueHandle
-
-VALUE_COLUMN = "value"
-"""Last column of a state's table, but for TOUCHED_COLUMN; a key column of that name pushes it to `_value`."""
-
-MAP_KEY_COLUMN = "map_key"
-"""Before the value in a map state's table, which has one row per entry."""
-
-TOUCHED_COLUMN = "__touched_ms"
-"""Last column (int64) of a state with a time-to-live: when the value was last touched."""
-
-Key: TypeAlias = Any
-"""A key as a backend holds it: a scalar for one key column, a tuple for several."""
-
-
-class KeyCursor:
-    """The key whose row is being processed. The operator sets it once per row; all handles read it."""
-
-    __slots__ = ("key", "shown")
-
-    def __init__(self, shown: Callable[[Key], Any] = lambda key: key) -> None:
-        self.key: Key = None
-        self.shown = shown
-        """Makes of a key what users know."""
 
 
 class Backend(Protocol):

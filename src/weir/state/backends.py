@@ -11,7 +11,7 @@ import pyarrow as pa
 from weir.config import Heap, RocksDb
 from weir.errors import ConfigError
 from weir.state.backend import Backend
-from weir.state.heap import HeapBackend
+from weir.state.heap.backend import HeapBackend
 from weir.state.place import StatePlace
 
 
@@ -20,7 +20,7 @@ def make_backend(key_schema: pa.Schema, *, max_parallelism: int, key_groups: ran
     if isinstance(place.backend, Heap):
         return HeapBackend(key_schema, max_parallelism=max_parallelism, key_groups=key_groups, place=place)
     if isinstance(place.backend, RocksDb):
-        from weir.state.rocks import RocksBackend
+        from weir.state.rocks.backend import RocksBackend
 
         return RocksBackend(key_schema, max_parallelism=max_parallelism, key_groups=key_groups, place=place)
     raise ConfigError(f"there is no state backend {place.backend!r}")

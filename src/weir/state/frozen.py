@@ -237,8 +237,8 @@ def reader(format: str) -> Callable[[RestoredPart], Iterator[pa.Table]]:
 
 READERS: Mapping[str, tuple[str, str]] = {
     ARROW: ("weir.state.frozen", "read_arrow"),
-    "changes": ("weir.state.slot_snapshot", "read_changes"),
-    "rocksdb": ("weir.state.rocks_snapshot", "read_rocksdb"),
+    "changes": ("weir.state.columns.slots", "read_changes"),
+    "rocksdb": ("weir.state.rocks.snapshot", "read_rocksdb"),
 }
 """Format to the module and function that reads it; imported when it is needed."""
 

@@ -16,14 +16,14 @@ import pyarrow as pa
 
 from weir.errors import CheckpointError
 from weir.snapshot.messages import Json, StatePart
-from weir.state.backend import KeyCursor
-from weir.state.cells import Cells, Layers, View
-from weir.state.container_handles import CellList, CellMap, GuardedMap
-from weir.state.descriptors import BroadcastState, OperatorListState, OperatorState
+from weir.state.declared.cells import Cells, Layers, View
+from weir.state.declared.container_handles import CellList, CellMap, GuardedMap
+from weir.state.declared.cursor import KeyCursor
+from weir.state.declared.forms import key_form
+from weir.state.declared.kinds import BroadcastState, OperatorListState, OperatorState
+from weir.state.declared.tables import TableLayout, shape_of
 from weir.state.frozen import FrozenState, RestoredPart, RestoredState, StateWriter, read_arrow, write_tables
-from weir.state.tables import TableLayout, shape_of
-from weir.state.value_forms import key_form
-from weir.state.values import to_list
+from weir.state.values.conversion import to_list
 
 INDEX = pa.schema([pa.field("index", pa.int32(), nullable=False)])
 """The first column of a list's table."""

@@ -16,11 +16,12 @@ import pyarrow as pa
 
 from weir.errors import ProtocolViolation
 from weir.snapshot.messages import StatePart
-from weir.state.backend import Backend, Key
+from weir.state.backend import Backend
+from weir.state.declared.cursor import Key
 from weir.state.frozen import KEY_GROUP_COLUMN, FrozenState, RestoredState, StateWriter, write_tables
-from weir.state.hashing import hash_keys, key_groups
-from weir.state.key_codec import KeyCodec
-from weir.state.values import to_list
+from weir.state.keys.codec import KeyCodec
+from weir.state.keys.hashing import hash_keys, key_groups
+from weir.state.values.conversion import to_list
 
 TIMERS = "timers"
 """The name of the state."""

@@ -14,7 +14,7 @@ from tests.unit.api.fakes import FakeLauncher
 def launcher(monkeypatch: pytest.MonkeyPatch) -> FakeLauncher:
     """Stands where the runtime's launcher is, so that no Spark is needed."""
     launcher = FakeLauncher()
-    module = types.ModuleType("weir.runtime.launch")
+    module = types.ModuleType("weir.runtime.job.launch")
     module.submit = launcher.submit  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "weir.runtime.launch", module)
+    monkeypatch.setitem(sys.modules, "weir.runtime.job.launch", module)
     return launcher

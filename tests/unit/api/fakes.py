@@ -9,7 +9,7 @@ from weir.config import JobConfig
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId
 from weir.operators.sink import Sink, SinkOwner
-from weir.runtime.layout import new_lineage
+from weir.runtime.storage.layout import new_lineage
 from weir.snapshot.history import CheckpointRecord, CheckpointState
 
 

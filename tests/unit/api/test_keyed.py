@@ -10,8 +10,8 @@ import weir
 from weir import connectors
 from weir.errors import PlanError, SchemaError
 from weir.graph.plan import HashByKey
-from weir.operators.aggregate import PartialAggregate, RunningAggregate
-from weir.operators.process import ProcessRows
+from weir.operators.aggregates.running import PartialAggregate, RunningAggregate
+from weir.operators.functions.process import ProcessRows
 from weir.schema import format_schema
 
 

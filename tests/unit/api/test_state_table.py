@@ -11,12 +11,12 @@ import weir
 from tests.unit.operators.running import context
 from weir.errors import CheckpointError
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
-from weir.operators import aggregates as of
-from weir.operators.aggregate import RunningAggregate
+from weir.operators.aggregates import named as of
+from weir.operators.aggregates.running import RunningAggregate
 from weir.operators.base import Frozen
-from weir.runtime import layout
-from weir.runtime.state_files import CheckpointWriter
-from weir.runtime.storage import open_storage
+from weir.runtime.storage import layout
+from weir.runtime.storage.locations import open_storage
+from weir.runtime.storage.state_files import CheckpointWriter
 from weir.snapshot.manifest import build, encode
 from weir.snapshot.messages import OperatorPart, StatePart
 

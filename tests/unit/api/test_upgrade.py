@@ -15,11 +15,11 @@ from weir.errors import CheckpointError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId, SubtaskId
 from weir.operators.base import OperatorContext, OperatorSpec
-from weir.runtime import layout
-from weir.runtime.compatibility import check_compatible
-from weir.runtime.savepoints import origin_at
-from weir.runtime.state_files import CheckpointWriter
-from weir.runtime.storage import open_storage
+from weir.runtime.driver.compatibility import check_compatible
+from weir.runtime.storage import layout
+from weir.runtime.storage.locations import open_storage
+from weir.runtime.storage.savepoints import origin_at
+from weir.runtime.storage.state_files import CheckpointWriter
 from weir.snapshot.manifest import build, encode
 from weir.snapshot.messages import OperatorPart
 

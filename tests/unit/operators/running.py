@@ -11,7 +11,7 @@ import pyarrow as pa
 from tests.states import as_restored, table_of
 from weir.ids import AttemptId, Uid
 from weir.operators.base import KEY_GROUP_COLUMN, Operator, OperatorContext, OperatorSpec, Restored
-from weir.state.splitting import split_by_owner
+from weir.state.keys.splitting import split_by_owner
 
 Tables = Mapping[str, Sequence[pa.Table]]
 

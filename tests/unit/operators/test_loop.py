@@ -16,7 +16,7 @@ from tests.seeds import seeds
 from weir.api.build import Options
 from weir.errors import DataError, JobError, PlanError, SchemaError
 from weir.operators.base import Emit, Operator, OperatorSpec
-from weir.runtime.backlog import Backlog
+from weir.runtime.task.backlog import Backlog
 from weir.testing import collect_local, run_local
 
 ROWS = [(i, i % 13) for i in range(60)]

@@ -24,9 +24,9 @@ from weir.config import Checkpoints, FixedDelay, JobConfig, Restart, Settings
 from weir.graph.plan import Forward, Plan
 from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex
 from weir.operators.sink import Sink
-from weir.runtime import phases
-from weir.runtime.attempts import current_lineage
-from weir.runtime.driver import Driver, Notice
+from weir.runtime.driver import phases
+from weir.runtime.driver.loop import Driver, Notice
+from weir.runtime.storage.attempts import current_lineage
 from weir.snapshot.manifest import Manifest
 from weir.snapshot.messages import (
     EpochsCommitted,

@@ -16,7 +16,7 @@ from weir.ids import AttemptId, ChannelId, CheckpointId, EdgeId, Uid, VertexId
 from weir.operators.base import Emit, Frozen, InlinePart, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.sink import Sink, SinkWriter
 from weir.operators.source import Source, SourceReader
-from weir.runtime.storage import MemoryStorage
+from weir.runtime.storage.locations import MemoryStorage
 from weir.snapshot.commit import CommitGrant
 from weir.snapshot.messages import Json
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.unit.runtime.fakes import FaultyStorage
 from weir.ids import AttemptId, CheckpointId, Lineage, Uid
-from weir.runtime.checkpoint_store import CheckpointStore, Claim
 from weir.runtime.ports import Storage
-from weir.runtime.storage import Below
+from weir.runtime.storage.checkpoints import CheckpointStore, Claim
+from weir.runtime.storage.locations import Below
 from weir.snapshot.manifest import VERSION, Manifest, OperatorSnapshot, PartOf
 
 LIFE, NEXT_LIFE = Lineage("00000000aa"), Lineage("00000000bb")

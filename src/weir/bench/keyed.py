@@ -1,0 +1,95 @@
+"""The workloads `keyed-sum`, `keyed-batches` and `keyed-process`: running sums over 100,000 keys, as an aggregate,
+with a function of whole batches, and row by row.
+
+Comes in: a number of events. Goes out: how fast they are summed up, and whether
+every key's last committed sum is the true one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+import weir
+from weir import connectors
+from weir.bench import keyed_data
+from weir.bench.harness import Bench, Options, Report, Run, bench
+
+OUTPUT = "key long, total long"
+COMPARED_SHARE = 10
+
+
+class RunningSum(weir.ProcessFunction):
+    """The same sum as weir.sum, in Python: one call and one row out for each row in."""
+
+    total = weir.ValueState("long", default=0)
+
+    def process(self, row: Any, context: Any) -> tuple[int, int]:
+        total = self.total.get() + row.value
+        self.total.set(total)
+        return row.key, total
+
+
+class RunningSums(weir.KeyedBatchFunction):
+    """The same as RunningSum, one row out for each row in, with one call for a batch."""
+
+    total = weir.ValueState("long", default=0)
+
+    def process(self, rows: Any, state: Any) -> tuple[Any, Any]:
+        keys = weir.ByKey(rows, state)
+        total = keys.running_sum("value", start="total")
+        return {"key": rows["key"], "total": total}, {"total": keys.last(total)}
+
+
+def run_keyed_sum(options: Options) -> Report:
+    with bench(options, "keyed-sum") as it:
+        run = run_sums(it)
+        wrong = wrong_sums(run, options.events)
+        return it.report(run, verified=wrong == 0, wrong_keys=wrong, rows_out=rows_out(run))
+
+
+def run_keyed_process(options: Options) -> Report:
+    return _running_sums(options, "keyed-process", lambda keyed: keyed.process(RunningSum(), OUTPUT, uid="process"))
+
+
+def run_keyed_batches(options: Options, *, compare: bool = False) -> Report:
+    """`compare`: run keyed-process, too, with a tenth of the events, and say how many times faster this is."""
+    report = _running_sums(
+        options, "keyed-batches", lambda keyed: keyed.process_batches(RunningSums(), OUTPUT, uid="process")
+    )
+    if not compare:
+        return report
+    by_row = run_keyed_process(replace(options, events=max(options.events // COMPARED_SHARE, 1)))
+    ratio = round(report.events_per_s / max(by_row.events_per_s, 1), 1)
+    more = {**report.more, "process_events_per_s": by_row.events_per_s, "times_process": ratio}
+    return replace(report, verified=report.verified and by_row.verified, more=more)
+
+
+def _running_sums(options: Options, name: str, process: Callable[[weir.KeyedStream], weir.Stream]) -> Report:
+    with bench(options, name) as it:
+        rows = it.read(connectors.Generator(options.events, keyed_data.make_rows, keyed_data.SCHEMA))
+        process(rows.key_by("key")).write(it.sink(keyed_data.LastSums), uid="sink")
+        run = it.run()
+        wrong, came = wrong_sums(run, options.events), rows_out(run)
+        verified = wrong == 0 and came == options.events
+        return it.report(run, verified=verified, wrong_keys=wrong, rows_out=came)
+
+
+def run_sums(it: Bench) -> Run:
+    """The job of keyed-sum, for whoever measures it."""
+    rows = it.read(connectors.Generator(it.options.events, keyed_data.make_rows, keyed_data.SCHEMA))
+    sums = rows.key_by("key").agg(total=weir.sum("value"), uid="sum")
+    sums.write(it.sink(keyed_data.LastSums), uid="sink")
+    return it.run()
+
+
+def wrong_sums(run: Run, events: int) -> int:
+    """How many keys have another last committed sum than the true one."""
+    return int(np.count_nonzero(keyed_data.committed_sums(run.epochs) != keyed_data.true_sums(events)))
+
+
+def rows_out(run: Run) -> int:
+    return int(sum(epoch.arrays["rows"][0] for epoch in run.epochs))

@@ -1,0 +1,1 @@
+"""The benchmarks of large state: updates, pause, incremental, restore, rescale."""

@@ -1,0 +1,1 @@
+"""`weir bench`: the commands; what they run is in weir/bench."""

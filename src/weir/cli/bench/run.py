@@ -1,0 +1,63 @@
+"""What the commands of `weir bench` share: run a workload, show its report.
+
+Comes in: a workload and its options. Goes out: one JSON line, or a small table, and exit
+code 1 when the workload's own check found its result wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+
+from weir.cli.failures import FAILED, error_console, readable_errors
+
+if TYPE_CHECKING:
+    from weir.bench.harness import Report
+
+Given = TypeVar("Given", bound=Any)
+
+
+def run_workload(
+    workload: Callable[[Given], Report],
+    options: Callable[[], Given],
+    *,
+    json: bool,
+    debug: bool,
+    master: str | None = None,
+) -> None:
+    """Run it on Spark, with its progress shown unless JSON is wanted."""
+    with readable_errors(debug=debug):
+        from dataclasses import replace
+
+        from weir.cli.progress import Progress
+        from weir.cli.session import spark_on
+
+        given = options()
+        progress = None if json else Progress(error_console())
+        try:
+            with spark_on(master, "weir bench"):
+                report = workload(replace(given, show=progress))
+        finally:
+            if progress is not None:
+                progress.close()
+        show_report(report, json=json)
+
+
+def show_report(report: Report, *, json: bool) -> None:
+    """Print what was measured; exit code 1 when the workload found its own result wrong."""
+    typer.echo(report.as_json()) if json else _show(report)
+    if not report.verified:
+        raise typer.Exit(FAILED)
+
+
+def _show(report: Report) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, title=report.workload, title_justify="left")
+    for name, value in report.as_dict().items():
+        if name != "workload":
+            table.add_row(name, f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value))
+    Console().print(table)

@@ -1,0 +1,366 @@
+"""`weir bench`: one command for each workload.
+
+Comes in: what was typed. Goes out: one JSON line, or a small table, and exit code 1
+when the workload's own check found its result wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weir.cli.bench.nexmark import bench_nexmark
+from weir.cli.bench.run import run_workload
+from weir.cli.bench.state import state_application
+from weir.cli.bench.store import bench_checkpoint_store
+from weir.cli.commands import Commands
+
+if TYPE_CHECKING:
+    from weir.bench.harness import Options, Report
+
+Parallelism = Annotated[int, typer.Option("--parallelism", "-p", min=1, help="How many subtasks and slots.")]
+Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON line on standard output.")]
+Every = Annotated[
+    str, typer.Option("--checkpoint-every", metavar="TIME", help="Such as 5s or 200ms; 'off': only the last one.")
+]
+Master = Annotated[
+    str | None, typer.Option("--master", metavar="URL", help="A Spark master instead of the embedded Spark.")
+]
+Work = Annotated[
+    str | None, typer.Option("--work", metavar="DIR", help="Where to work, if executors are on other hosts: shared.")
+]
+Tls = Annotated[bool, typer.Option("--tls", help="With TLS and without, in turn, and the ratio of the two.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show Weir's own traceback when something fails.")]
+
+
+def Events(default: int) -> Any:
+    """The option --events, for functions whose workloads take different numbers."""
+    return typer.Option(default, "--events", "-n", min=1, help="How many events.")
+
+
+def bench_application() -> typer.Typer:
+    app = Commands(
+        help="Measure a workload on this machine. Each one checks its own result first.",
+        no_args_is_help=True,
+        rich_markup_mode="markdown",
+    )
+    app.command("filter")(bench_filter)
+    app.command("keyed-sum")(bench_keyed_sum)
+    app.command("keyed-process")(bench_keyed_process)
+    app.command("keyed-batches")(bench_keyed_batches)
+    app.command("interval-join")(bench_interval_join)
+    app.command("window")(bench_window)
+    app.command("sliding")(bench_sliding)
+    app.command("session")(bench_session)
+    app.command("nexmark")(bench_nexmark)
+    app.command("latency")(bench_latency)
+    app.command("recovery")(bench_recovery)
+    app.command("checkpoint-cost")(bench_checkpoint_cost)
+    app.command("checkpoint-store")(bench_checkpoint_store)
+    app.command("soak")(bench_soak)
+    app.add_typer(state_application(), name="state")
+    return app
+
+
+def bench_filter(
+    events: int = Events(300_000_000),
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "5s",
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """80-byte strings through a substring filter: source → filter → sink, exactly once.
+
+    Data: 262,144 different strings of 80 lower-case letters and spaces, made before the clock starts; row n is string
+    n modulo 262,144, handed over as a slice without a copy. One string in a thousand holds the word that passes the
+    filter. The number of rows that pass must be the known one.
+
+    **Example:** `weir bench filter --events 1000000000 --json`
+    """
+    from weir.bench.filtering import run_filter
+
+    _bench(
+        run_filter, _options(events, parallelism, checkpoint_every, work=work), json=json, master=master, debug=debug
+    )
+
+
+def bench_keyed_sum(
+    events: int = Events(200_000_000),
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "5s",
+    tls: Tls = False,
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """A running sum over 100,000 int64 keys: source → key by → sum → sink, exactly once.
+
+    Data: key and value are computed with NumPy from the row's number while the job runs (multiply and shift, about
+    5 ns a row), so that keys come in no order. Every key's last committed sum must be the true one.
+
+    **Example:** `weir bench keyed-sum --checkpoint-every 1s --json`
+    """
+    from weir.bench.keyed import run_keyed_sum
+
+    options = _options(events, parallelism, checkpoint_every, work=work)
+    _bench(_perhaps_with_tls(run_keyed_sum, tls), options, json=json, master=master, debug=debug)
+
+
+def bench_keyed_process(
+    events: int = Events(10_000_000),
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "5s",
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """The same sum with a ProcessFunction: one Python call, value state and one row out for each row.
+
+    Data: as for keyed-sum. Every row must come out, and every key's last committed sum must be the true one.
+
+    **Example:** `weir bench keyed-process --events 5000000`
+    """
+    from weir.bench.keyed import run_keyed_process
+
+    options = _options(events, parallelism, checkpoint_every, work=work)
+    _bench(run_keyed_process, options, json=json, master=master, debug=debug)
+
+
+def bench_keyed_batches(
+    events: int = Events(100_000_000),
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Run keyed-process, too, with a tenth of the events; give the ratio.")
+    ] = False,
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "5s",
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """The same sum with a KeyedBatchFunction: one call for a batch, state as columns, one row out for each row.
+
+    Data: as for keyed-sum. Every row must come out, and every key's last committed sum must be the true one. The rows
+    that go in and come out are those of keyed-process.
+
+    **Example:** `weir bench keyed-batches --compare`
+    """
+    from weir.bench.keyed import run_keyed_batches
+
+    options = _options(events, parallelism, checkpoint_every, work=work)
+    _bench(lambda given: run_keyed_batches(given, compare=compare), options, json=json, master=master, debug=debug)
+
+
+def bench_interval_join(
+    events: int = Events(40_000_000),
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "5s",
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """Two streams joined by key where their times are within a second: two sources → key by → join → sink.
+
+    Data: half of the events on each side, 500,000 a second of event time, out of order by up to a second, over
+    1,000,000 keys, computed with NumPy from the row's number. A row has one partner on average. The number of committed
+    pairs, and the sum of the products of their values, must be the true ones.
+
+    **Example:** `weir bench interval-join --events 20000000 --json`
+    """
+    from weir.bench.interval_join import run_interval_join
+
+    options = _options(events, parallelism, checkpoint_every, work=work)
+    _bench(run_interval_join, options, json=json, master=master, debug=debug)
+
+
+def bench_window(
+    events: int = Events(400_000_000),
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "5s",
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """Rows counted by key in windows of 10 s of event time: source → watermarks → key by → window → sink, exactly once.
+
+    Data: 100,000 int64 keys in no order; five million rows in 10 s of event time, out of order by up to 1 s. The
+    committed results must be exactly the true ones.
+
+    **Example:** `weir bench window --events 100000000 --json`
+    """
+    from weir.bench.windows import run_window
+
+    options = _options(events, parallelism, checkpoint_every, work=work)
+    _bench(run_window, options, json=json, master=master, debug=debug)
+
+
+def bench_sliding(
+    events: int = Events(400_000_000),
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "5s",
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """The same in windows of 60 s, of which one begins every 10 s.
+
+    Data: as for window. The committed results must be exactly the true ones.
+
+    **Example:** `weir bench sliding --json`
+    """
+    from weir.bench.windows import run_sliding
+
+    options = _options(events, parallelism, checkpoint_every, work=work)
+    _bench(run_sliding, options, json=json, master=master, debug=debug)
+
+
+def bench_session(
+    events: int = Events(100_000_000),
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "5s",
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """Rows counted by key in sessions that end when a key is silent for 2 s.
+
+    Data: as for window, but two million rows in 10 s, so that a key's rows are half a second apart, and a session has
+    some fifty. Rows are out of order by up to 1 s. The committed results must be exactly the true ones.
+
+    **Example:** `weir bench session --json`
+    """
+    from weir.bench.windows import run_session
+
+    options = _options(events, parallelism, checkpoint_every, work=work)
+    _bench(run_session, options, json=json, master=master, debug=debug)
+
+
+def bench_latency(
+    events: int = Events(200_000),
+    rate: Annotated[float, typer.Option("--rate", min=1, help="Events a second.")] = 10_000,
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "1s",
+    tls: Tls = False,
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """How long a row takes from its creation to the sink, through one keyed shuffle, at 10,000 rows a second.
+
+    Each row carries the time at which it was made; the sink notes when it came. p50_ms and p99_ms leave out the first
+    two seconds. due_p50_ms and due_p99_ms count from when the rate said that the row should be made. Clocks of
+    different hosts cannot be compared, so everything must run on one. Every row must arrive once.
+
+    **Example:** `weir bench latency --events 600000 --json`
+    """
+    from weir.bench.latency import run_latency
+
+    options = _options(events, parallelism, checkpoint_every, work=work)
+    workload = _perhaps_with_tls(lambda given: run_latency(given, rate), tls)
+    _bench(workload, options, json=json, master=master, debug=debug)
+
+
+def bench_recovery(
+    events: int = Events(2_000_000),
+    kills: Annotated[int, typer.Option("--kills", min=1, help="How many workers to kill, one after the other.")] = 3,
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "200ms",
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """SIGKILL of a Python worker, to the first new committed output; median and maximum over several kills.
+
+    A keyed job at 200,000 rows a second. The time ends when the sinks have committed the first checkpoint of the new
+    attempt. In the end every row must have been committed once, and every sum must be true.
+
+    **Example:** `weir bench recovery --kills 10 --events 5000000`
+    """
+    from weir.bench.recovery import run_recovery
+
+    options = _options(events, parallelism, checkpoint_every, work=work)
+    _bench(lambda given: run_recovery(given, kills), options, json=json, master=master, debug=debug)
+
+
+def bench_checkpoint_cost(
+    events: int = Events(300_000_000),
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often each setting is measured.")] = 3,
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """What checkpoints cost: keyed-sum without them, every 5 s and every second, in turn.
+
+    **Example:** `weir bench checkpoint-cost --rounds 5`
+    """
+    from weir.bench.checkpoint_cost import run_checkpoint_cost
+
+    options = _options(events, parallelism, "off", work=work)
+    _bench(lambda given: run_checkpoint_cost(given, rounds), options, json=json, master=master, debug=debug)
+
+
+def bench_soak(
+    workload: Annotated[
+        str, typer.Option("--workload", help="keyed-sum, window, sliding, session or interval-join.")
+    ] = "keyed-sum",
+    minutes: Annotated[float, typer.Option("--minutes", min=0.05, help="How long.")] = 10,
+    plot: Annotated[Path, typer.Option("--plot", help="An SVG of memory over time; a CSV goes beside it.")] = Path(
+        "soak.svg"
+    ),
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "5s",
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
+) -> None:
+    """A workload at full speed for minutes, sampling the memory of driver, JVM and workers every second.
+
+    Compares the resident memory at 20 % of the run with that at its end; workers and driver may grow by 10 %.
+
+    **Example:** `weir bench soak --workload window --minutes 60 --plot soak.svg`
+    """
+    from weir.bench.soak import run_soak
+
+    options = _options(1, parallelism, checkpoint_every, work=work)
+    _bench(
+        lambda given: run_soak(given, workload, minutes=minutes, plot=plot),
+        options,
+        json=json,
+        master=master,
+        debug=debug,
+    )
+
+
+def _perhaps_with_tls(workload: Callable[[Options], Report], tls: bool) -> Callable[[Options], Report]:
+    from weir.bench.encrypted import run_with_tls
+
+    return (lambda options: run_with_tls(workload, options)) if tls else workload
+
+
+def _options(events: int, parallelism: int, checkpoint_every: str, *, work: str | None) -> Options:
+    from weir.bench.harness import Options
+
+    every = None if checkpoint_every == "off" else checkpoint_every
+    return Options(events=events, parallelism=parallelism, checkpoint_every=every, work=work)
+
+
+def _bench(
+    workload: Callable[[Options], Report], options: Options, *, json: bool, master: str | None, debug: bool
+) -> None:
+    run_workload(workload, lambda: options, json=json, master=master, debug=debug)

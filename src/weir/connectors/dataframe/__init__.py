@@ -1,0 +1,1 @@
+"""A bounded Spark DataFrame as a source."""

@@ -1,0 +1,1 @@
+"""The Nexmark benchmark's stream of an auction house."""

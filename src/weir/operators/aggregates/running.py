@@ -1,0 +1,210 @@
+"""Keyed running aggregates, in two halves around the exchange.
+
+`PartialAggregate` combines rows by key before they are sent; `RunningAggregate`
+merges what arrives into the state of each key and emits one row for each key that
+changed. Batches in, batches out; what comes out does not depend on how they are cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from weir.errors import CheckpointError, ProtocolViolation
+from weir.operators.aggregates.base import Aggregate
+from weir.operators.aggregates.frames import distinct
+from weir.operators.aggregates.layout import AggregateLayout, check_same_columns, output_of
+from weir.operators.aggregates.state import KeyedState, PassingState, blamed, in_batches
+from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.user_code import operator_label
+from weir.state.frozen import CheckedState
+from weir.state.keys.xxhash64 import Ints
+
+STATE = "aggregate"
+"""The name of the state table."""
+
+HELD_KEYS_MAX = 262_144
+"""Keys that the first half remembers; before there are more, it emits what it holds unasked, and forgets them."""
+
+JUDGED_ROWS_MIN = 4_096
+"""With fewer rows between two flushes it does not matter whether they were worth combining."""
+
+WORTHWHILE_RATIO_MAX = 0.5
+"""Combining pays when it leaves at most this share of the rows."""
+
+PASSED_ROWS = 4_194_304
+"""Rows that pass uncombined, after combining did not pay, before it is tried again."""
+
+CHANGED_ROWS_MAX = 1_048_576
+"""Rows whose slots the second half remembers before it reduces them to distinct ones."""
+
+
+@dataclass(frozen=True, eq=False)
+class _AggregateSpec(OperatorSpec):
+    """What both halves know: the schema is that of the rows that the user aggregates."""
+
+    keys: Sequence[str]
+    aggregates: Mapping[str, Aggregate]
+    input_schema: pa.Schema
+
+    @cached_property
+    def layout(self) -> AggregateLayout:
+        layout = AggregateLayout(tuple(self.keys), dict(self.aggregates), self.input_schema)
+        layout.check()
+        return layout
+
+
+class PartialAggregate(_AggregateSpec):
+    """Rows to accumulators, combined by key as far as that pays."""
+
+    def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        check_same_columns(self.input_schema, inputs, "the first half of an aggregate")
+        return self.layout.combined
+
+    def make(self) -> PartialAggregateOperator:
+        return PartialAggregateOperator(self.layout)
+
+
+@dataclass(frozen=True, eq=False)
+class RunningAggregate(_AggregateSpec):
+    """Accumulators to the running values of each key. `combined` false: takes rows instead, without a first half."""
+
+    combined: bool = True
+
+    def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        expected = self.layout.combined if self.combined else self.input_schema
+        check_same_columns(expected, inputs, "the second half of an aggregate")
+        return self.layout.output
+
+    def make(self) -> RunningAggregateOperator:
+        return RunningAggregateOperator(self.layout, combined=self.combined)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        return (STATE,)
+
+    def verdict(self, state: str, stored: pa.Schema) -> str:
+        if refusal := self.layout.refusal(stored):
+            return refusal
+        expected = self.layout.stored
+        return "same" if stored.names == expected.names and stored.types == expected.types else "evolved"
+
+    def dropped(self, state: str, stored: Callable[[], pa.Schema]) -> tuple[str, ...]:
+        outputs = {output_of(name) for name in stored().names[1 + len(self.keys) :]}
+        return tuple(sorted(outputs - set(self.aggregates)))
+
+
+class PartialAggregateOperator(Operator):
+    """Holds accumulators between two flushes only, so that it has no state of its own."""
+
+    def __init__(self, layout: AggregateLayout) -> None:
+        self._layout = layout
+        self._may_pass = all(aggregate.lifts_rows for aggregate in layout.aggregates.values())
+        self._rows_in = 0
+        self._rows_to_pass = 0
+
+    def open(self, context: OperatorContext, restored: Restored | None) -> None:
+        self._context = context
+        self._held = PassingState(self._layout, context)
+
+    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
+        if not batch.num_rows:
+            return
+        if self._rows_to_pass <= 0 and self._held.remembered + batch.num_rows > HELD_KEYS_MAX:
+            self.flush(out)
+            self._held.forget_keys()
+        if self._rows_to_pass > 0:  # nothing is held now, so that no row overtakes another
+            self._rows_to_pass -= batch.num_rows
+            out(self._lifted(batch))
+        elif self._held.add_rows(batch):
+            self._rows_in += batch.num_rows
+        else:
+            self.flush(out)
+            out(self._lifted(batch))
+
+    def flush(self, out: Emit) -> None:
+        keys = len(self._held)
+        if not keys:
+            return
+        for batch in self._held.take():
+            out(batch)
+        if self._may_pass and self._rows_in >= JUDGED_ROWS_MIN and keys > WORTHWHILE_RATIO_MAX * self._rows_in:
+            self._rows_to_pass = PASSED_ROWS
+        self._rows_in = 0
+
+    def end(self, out: Emit) -> None:
+        self.flush(out)
+
+    def freeze(self) -> Frozen:
+        if len(self._held):
+            raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
+        return Frozen()
+
+    def _lifted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        keys = [_as_type(batch.column(field.name), field.type) for field in self._layout.key_schema]
+        with blamed(self._context):
+            arrays = [array for aggregate in self._layout.aggregates.values() for array in aggregate.lift(batch)]
+        return pa.RecordBatch.from_arrays([*keys, *arrays], schema=self._layout.combined)
+
+
+class RunningAggregateOperator(Operator):
+    """Holds the accumulators of every key of its key groups."""
+
+    def __init__(self, layout: AggregateLayout, *, combined: bool) -> None:
+        self._layout = layout
+        self._combined = combined
+        self._changed: list[Ints] = []
+        self._changed_rows = 0
+
+    def open(self, context: OperatorContext, restored: Restored | None) -> None:
+        self._context = context
+        self._state = KeyedState(self._layout, context)
+        if restored is not None and STATE in restored.states:
+            self._state.restore(CheckedState(restored.states[STATE], self._checked))
+
+    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
+        if not batch.num_rows:
+            return
+        self._changed.append(self._state.merge(batch) if self._combined else self._state.add_rows(batch))
+        self._changed_rows += batch.num_rows
+        if self._changed_rows > CHANGED_ROWS_MAX + len(self._state):
+            changed = self._distinct_changes()
+            self._changed, self._changed_rows = [changed], len(changed)
+
+    def flush(self, out: Emit) -> None:
+        if not self._changed:
+            return
+        for slots in in_batches(self._distinct_changes()):
+            out(self._state.values(slots))
+        self._changed, self._changed_rows = [], 0
+        self._state.settle()
+
+    def end(self, out: Emit) -> None:
+        self.flush(out)
+
+    def freeze(self) -> Frozen:
+        if self._changed:
+            raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
+        return Frozen(states={STATE: self._state.freeze()})
+
+    def close(self) -> None:
+        # An operator that failed to open has none.
+        if hasattr(self, "_state"):
+            self._state.close()
+
+    def _distinct_changes(self) -> Ints:
+        return distinct(np.concatenate(self._changed), len(self._state))
+
+    def _checked(self, table: pa.Table) -> pa.Table:
+        """A state table in the types of this one, or CheckpointError when it is not what this aggregate keeps."""
+        if refusal := self._layout.refusal(table.schema):
+            raise CheckpointError(f"{operator_label(self._context)}: the checkpoint's state does not fit: {refusal}")
+        return table.select(self._layout.stored.names).cast(self._layout.stored)
+
+
+def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    return array if array.type == kind else array.cast(kind)

@@ -1,0 +1,1 @@
+"""Polars expressions over batches: select, with_columns, filter; integers that would wrap are an error."""

@@ -1,0 +1,276 @@
+"""Calls to the outside world: an async function of one row, many rows at a time.
+
+Comes in: batches and watermarks. Goes out: one row for each, in their order or as they
+come back; a watermark stays behind the rows that it followed. Rows whose results are not
+out yet are the state: after a restore they are called again. Knows no thread: calls.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from inspect import iscoroutinefunction
+from typing import Any
+
+import pyarrow as pa
+
+from weir.errors import PlanError, ProtocolViolation, UserCodeError
+from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored, WaitingOperator
+from weir.operators.calls import AsyncFunction, CallPolicy, Calls, CallTimedOut
+from weir.operators.functions.row_codec import RowReader, RowWriter, emit
+from weir.operators.user_code import operator_label, user_code_error
+from weir.schema import parse_schema
+from weir.snapshot.messages import StatePart
+from weir.state.frozen import FrozenState, StateWriter, write_tables
+from weir.state.operator_state import REDISTRIBUTE, SPLIT
+from weir.state.values.conversion import shown
+
+STATE = "in_flight"
+"""Rows whose results are not out yet."""
+
+POLL_MS = 20.0
+"""How often to look for results although nobody has said that there are some."""
+
+
+class MapAsync(OperatorSpec):
+    """One row out for each row in, by calls that may take a while.
+
+    capacity: rows whose calls are under way, or whose results wait for their turn, at most
+    failed:   the tag of a side output for rows whose calls have failed for good; without it they fail the job
+    """
+
+    def __init__(
+        self,
+        function: AsyncFunction,
+        schema: str | pa.Schema,
+        *,
+        policy: CallPolicy,
+        ordered: bool = True,
+        capacity: int = 100,
+        failed: str | None = None,
+    ) -> None:
+        if not iscoroutinefunction(function) and not iscoroutinefunction(type(function).__call__):
+            raise PlanError(f"map_async: expected an async function of one row (async def …), found {function!r}")
+        if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
+            raise PlanError(f"map_async: capacity={capacity!r}; it must be a whole number of at least 1")
+        if policy.timeout_ms <= 0:
+            raise PlanError("map_async: timeout must be above zero")
+        self.function = function
+        self.output = parse_schema(schema)
+        self.policy = policy
+        self.ordered = ordered
+        self.capacity = capacity
+        self.failed = failed
+        self.input: pa.Schema | None = None
+        """Known once `schema` has seen it."""
+
+    def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        self.input = inputs[0]
+        return self.output
+
+    def sides(self, inputs: Sequence[pa.Schema]) -> Mapping[str, pa.Schema]:
+        return {} if self.failed is None else {self.failed: inputs[0]}
+
+    def make(self) -> Operator:
+        if self.input is None:
+            raise PlanError("map_async: its input schema is not known; call schema() before make()")
+        return _MapAsync(self, self.input)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        return (STATE,)
+
+    def verdict(self, state: str, stored: pa.Schema) -> str:
+        if self.input is not None and (stored.names, stored.types) == (self.input.names, self.input.types):
+            return "same"
+        return "rows were in flight with other columns than now; drain the job before it is changed (stop(drain=True))"
+
+
+@dataclass(eq=False)
+class _Flight:
+    """One row on its way. Its Arrow form is row `index` of `batch`."""
+
+    row: Any
+    batch: pa.RecordBatch
+    index: int
+    is_done: bool = False
+    has_failed: bool = False
+    result: Any = None
+
+
+class _Segment:
+    """The rows up to a watermark; None: it has not come yet."""
+
+    def __init__(self) -> None:
+        self.flights: deque[_Flight] = deque()
+        self.watermark_us: int | None = None
+
+
+class _MapAsync(WaitingOperator):
+    def __init__(self, spec: MapAsync, schema: pa.Schema) -> None:
+        self._spec = spec
+        self._schema = schema
+        self._reader = RowReader(schema)
+        self._segments = deque([_Segment()])
+        self._unstarted: deque[_Flight] = deque()
+        self._started: dict[int, _Flight] = {}
+        self._number = 0
+        self._count = 0
+        self._released_us: int | None = None
+        self._has_more = False
+        """Whether the rows behind a watermark that has just gone on are to be looked at."""
+        self._calls: Calls | None = None
+
+    def open(self, context: OperatorContext, restored: Restored | None) -> None:
+        self._context = context
+        self._writer = RowWriter(self._spec.output, operator_label(context))
+        if context.calls is None:
+            raise ProtocolViolation(f"{operator_label(context)}: nobody makes calls here")
+        self._calls = context.calls(self._spec.function, self._spec.policy)
+        if restored is not None:
+            for table in restored.tables(STATE):
+                for batch in table.cast(self._schema).to_batches():
+                    self._take(batch)
+
+    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
+        self._take(batch)
+
+    def watermark(self, time_us: int, out: Emit) -> int | None:
+        if not self._count and len(self._segments) == 1:
+            return time_us
+        if not self._segments[-1].flights and len(self._segments) > 1:
+            self._segments[-2].watermark_us = max(time_us, self._segments[-2].watermark_us or time_us)
+        else:
+            self._segments[-1].watermark_us = time_us
+            self._segments.append(_Segment())
+        return None
+
+    def released(self) -> int | None:
+        time_us, self._released_us = self._released_us, None
+        return time_us
+
+    @property
+    def is_full(self) -> bool:
+        return self._count >= self._spec.capacity
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._count) or len(self._segments) > 1
+
+    @property
+    def wake_ms(self) -> float | None:
+        if not self.is_waiting:
+            return None
+        if self._has_more or (self._calls is not None and self._calls.has_finished):
+            return 0.0
+        return self._context.place.now_ms() + POLL_MS
+
+    def tick(self, now_ms: float, out: Emit) -> None:
+        if self._calls is None:
+            return
+        for number, succeeded, result in self._calls.finished():
+            self._came_back(self._started.pop(number), succeeded, result)
+        self._start()
+        self._emit(out)
+
+    def end(self, out: Emit) -> None:
+        if self.is_waiting:
+            raise ProtocolViolation(f"{operator_label(self._context)}: the input has ended before the calls have")
+
+    def freeze(self) -> Frozen:
+        flights = [flight for segment in self._segments for flight in segment.flights]
+        return Frozen(states={STATE: _FrozenRows(self._schema, list(_batches(flights)))})
+
+    def close(self) -> None:
+        if self._calls is not None:
+            self._calls.close()
+
+    # --- Rows ---
+
+    def _take(self, batch: pa.RecordBatch) -> None:
+        flights = [_Flight(row, batch, index) for index, row in enumerate(self._reader.read(batch, self._context))]
+        self._segments[-1].flights.extend(flights)
+        self._unstarted.extend(flights)
+        self._count += len(flights)
+        self._start()
+
+    def _start(self) -> None:
+        """Call as many as there is room for. Results that wait for their turn take room, too."""
+        # Those that are counted but neither wait nor fly are done and wait behind others.
+        room = self._spec.capacity - (self._count - len(self._unstarted))
+        starting: list[tuple[int, Any]] = []
+        while self._unstarted and len(starting) < room:
+            flight = self._unstarted.popleft()
+            self._started[self._number] = flight
+            starting.append((self._number, flight.row))
+            self._number += 1
+        if starting and self._calls is not None:
+            self._calls.start(starting)
+
+    def _came_back(self, flight: _Flight, succeeded: bool, result: Any) -> None:
+        flight.is_done = True
+        if succeeded:
+            flight.result = result
+            return
+        flight.has_failed = True
+        if self._spec.failed is not None:
+            return
+        if isinstance(result, CallTimedOut):
+            raise UserCodeError(
+                f"{operator_label(self._context)}: {result}. Raise timeout=, try again with retry=, or give such rows "
+                f"a side output with failed='a tag'\n  row: {shown(flight.row)}"
+            )
+        raise user_code_error(result, self._context, row=flight.row) from None
+
+    def _emit(self, out: Emit) -> None:
+        """What is out of the first segment, and its watermark when that is all. What follows waits for the next call:
+        rows behind a watermark stay behind it."""
+        first = self._segments[0]
+        leaving: list[_Flight] = []
+        if self._spec.ordered:
+            while first.flights and first.flights[0].is_done:
+                leaving.append(first.flights.popleft())
+        else:
+            leaving = [flight for flight in first.flights if flight.is_done]
+            if leaving:
+                first.flights = deque(flight for flight in first.flights if not flight.is_done)
+        self._count -= len(leaving)
+        self._start()
+        good = [flight for flight in leaving if not flight.has_failed]
+        if good:
+            emit(self._writer.write([flight.result for flight in good], lambda index: good[index].row), out)
+        side = None if self._spec.failed is None else self.sides.get(self._spec.failed)
+        if side is not None:
+            for batch in _batches([flight for flight in leaving if flight.has_failed]):
+                emit(batch, side)
+        self._has_more = not first.flights and first.watermark_us is not None
+        if self._has_more:
+            self._released_us = first.watermark_us
+            self._segments.popleft()
+
+
+def _batches(flights: Sequence[_Flight]) -> Iterator[pa.RecordBatch]:
+    """Rows as Arrow again, in their order."""
+    start = 0
+    for stop in range(1, len(flights) + 1):
+        if stop == len(flights) or flights[stop].batch is not flights[start].batch:
+            yield flights[start].batch.take(pa.array([flight.index for flight in flights[start:stop]], pa.int64()))
+            start = stop
+
+
+class _FrozenRows(FrozenState):
+    """Rows in flight. At another parallelism they are dealt out."""
+
+    def __init__(self, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> None:
+        self._table = pa.Table.from_batches(batches, schema)
+
+    def tables(self) -> Iterator[pa.Table]:
+        yield self._table
+
+    def write(self, out: StateWriter) -> StatePart:
+        part = write_tables(self.tables(), out)
+        return replace(part, detail={**(part.detail or {}), REDISTRIBUTE: SPLIT})
+
+    def export(self, out: StateWriter) -> StatePart:
+        return self.write(out)

@@ -1,0 +1,195 @@
+"""What users write to keep state by key: process functions, and what they are given.
+
+Comes in: a ProcessFunction, or a plain function with its states. Goes out: the states
+that it declares. The operator that runs it is in process.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from weir.errors import PlanError
+from weir.operators.functions.context import ProcessContext as ProcessContext
+from weir.state.declared.base import StateDescriptor, unique_names
+from weir.state.declared.kinds import KeyedState, OperatorState
+from weir.state.declared.tables import TableLayout, shape_of
+from weir.state.operator_state import operator_layout
+from weir.state.timers import TIMERS
+
+
+class KeyedFunction:
+    """What all functions with state by key have in common."""
+
+    def open(self, context: ProcessContext) -> None:
+        """Get ready, before the first row and after each restart. There is no key yet."""
+
+    def on_timer(self, time: datetime, context: ProcessContext) -> Any:
+        """A timer of a key is due, which `context.timers` has set: `context.key` and the states are those of the key.
+        Yield or return rows as from `process`."""
+        raise NotImplementedError(f"{type(self).__name__}.on_timer")
+
+    def close(self) -> None:
+        """Release what `open` made."""
+
+
+class ProcessFunction(KeyedFunction):
+    """A function with state. Write a subclass; declare states of any kind as class attributes.
+
+        class RunningTotal(weir.ProcessFunction):
+            total = weir.ValueState("long", default=0)
+
+            def process(self, row, context):
+                self.total.set(self.total.get() + row.value)
+                yield row.key, self.total.get()
+
+    Each subtask works on a copy of its own. What is not in a declared state does not survive a failure.
+    """
+
+    def process(self, row: Any, context: ProcessContext) -> Any:
+        """Take one row, a named tuple. Yield rows, or return one (a tuple or a dict), a list of them, or None."""
+        raise NotImplementedError(f"{type(self).__name__}.process")
+
+
+class CoProcessFunction(KeyedFunction):
+    """A function of two streams that share state and timers by key: `left.connect(right).key_by(…).process(…)`.
+
+    class Paid(weir.CoProcessFunction):
+        order = weir.ValueState("long")
+
+        def process_left(self, order, context):
+            self.order.value = order.amount
+
+        def process_right(self, payment, context):
+            if self.order.value == payment.amount:
+                yield context.key, payment.amount
+    """
+
+    def process_left(self, row: Any, context: ProcessContext) -> Any:
+        """Take one row of the first stream. What it gives is as for `ProcessFunction.process`."""
+        raise NotImplementedError(f"{type(self).__name__}.process_left")
+
+    def process_right(self, row: Any, context: ProcessContext) -> Any:
+        """Take one row of the second stream."""
+        raise NotImplementedError(f"{type(self).__name__}.process_right")
+
+
+class BroadcastProcessFunction(KeyedFunction):
+    """A function of a keyed stream and of one that every subtask gets: `keyed.connect(rules.broadcast()).process(…)`.
+
+        class Alerts(weir.BroadcastProcessFunction):
+            limits = weir.BroadcastState("string", "double")
+
+            def process_broadcast(self, rule, context):
+                self.limits[rule.name] = rule.limit
+
+            def process(self, row, context):
+                for name, limit in self.limits.items():
+                    if row.value > limit:
+                        yield row.key, name
+
+    A BroadcastState can be changed in `process_broadcast` only, where there is no key and so no keyed state. Every
+    subtask sees all broadcast rows, but those of several channels in an order of its own.
+    """
+
+    def process(self, row: Any, context: ProcessContext) -> Any:
+        """Take one row of the keyed stream. What it gives is as for `ProcessFunction.process`."""
+        raise NotImplementedError(f"{type(self).__name__}.process")
+
+    def process_broadcast(self, row: Any, context: ProcessContext) -> Any:
+        """Take one row that every subtask gets. What it puts out comes once from each subtask."""
+        raise NotImplementedError(f"{type(self).__name__}.process_broadcast")
+
+
+def has_timers(function: Any) -> bool:
+    """Whether a function can be called by timers."""
+    return isinstance(function, KeyedFunction) and type(function).on_timer is not KeyedFunction.on_timer
+
+
+class States:
+    """The states of a plain process function, as attributes."""
+
+    def __init__(self, handles: Mapping[str, Any]) -> None:
+        self.__dict__.update(handles)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"there is no state {name!r}; declared are: {', '.join(self.__dict__) or 'none'}")
+
+
+def declared_states(
+    function: Any,
+    state: Mapping[str, StateDescriptor] | None,
+    kind: type[KeyedFunction] = ProcessFunction,
+) -> dict[str, StateDescriptor]:
+    """Attribute name to state, of a function object of this kind or, instead of a ProcessFunction, of a plain
+    function's `state`; each with a name of its own."""
+    if isinstance(function, kind):
+        if state:
+            raise PlanError(f"process: a {kind.__name__} declares its states as class attributes; leave out state=")
+        found = _attributes(function)
+    elif isinstance(function, type) and issubclass(function, KeyedFunction):
+        raise PlanError(f"process: pass an instance, {function.__name__}(…), rather than the class")
+    elif isinstance(function, KeyedFunction) or kind is not ProcessFunction:
+        raise PlanError(f"process: expected a {kind.__name__} here, found {function!r}")
+    elif callable(function):
+        found = dict(state or {})
+    else:
+        raise PlanError(f"process: expected a ProcessFunction or a function of (row, state), found {function!r}")
+    for attribute, descriptor in found.items():
+        if not isinstance(descriptor, StateDescriptor):
+            raise PlanError(f"process: state {attribute!r} must be a ValueState or another state, found {descriptor!r}")
+    named = _named(found, "process")
+    if has_timers(function) and any(descriptor.name == TIMERS for descriptor in named.values()):
+        raise PlanError(f"process: the timers of the function are its state {TIMERS!r}; give yours another name")
+    return named
+
+
+def keyed_states(declared: Mapping[str, StateDescriptor]) -> dict[str, KeyedState]:
+    return {attribute: state for attribute, state in declared.items() if isinstance(state, KeyedState)}
+
+
+def operator_states(declared: Mapping[str, StateDescriptor]) -> dict[str, OperatorState]:
+    return {attribute: state for attribute, state in declared.items() if isinstance(state, OperatorState)}
+
+
+def function_states(function: Any, operator: str) -> dict[str, OperatorState]:
+    """The operator states that a function object declares as class attributes; none for a plain function."""
+    if isinstance(function, type):
+        if any(isinstance(value, StateDescriptor) for kind in function.__mro__ for value in vars(kind).values()):
+            raise PlanError(f"{operator}: pass an instance, {function.__name__}(…), rather than the class")
+        return {}
+    found = _named(_attributes(function), operator)
+    for attribute, state in found.items():
+        if not isinstance(state, OperatorState):
+            raise PlanError(
+                f"{operator}: state {attribute!r} is a {type(state).__name__}, which needs a key: use"
+                " key_by(…).process, or declare an OperatorListState or a BroadcastState"
+            )
+    return operator_states(found)
+
+
+def _named(found: Mapping[str, StateDescriptor], operator: str) -> dict[str, StateDescriptor]:
+    named = {attribute: descriptor.named(attribute) for attribute, descriptor in found.items()}
+    unique_names(named, operator)
+    return named
+
+
+def _attributes(function: Any) -> dict[str, StateDescriptor]:
+    found: dict[str, Any] = {}
+    for scope in (*(vars(kind) for kind in reversed(type(function).__mro__)), getattr(function, "__dict__", {})):
+        # A subclass may put something else in a state's place.
+        found.update((n, value) for n, value in scope.items() if n in found or isinstance(value, StateDescriptor))
+    return {name: value for name, value in found.items() if isinstance(value, StateDescriptor)}
+
+
+def state_verdict(
+    declared: Mapping[str, StateDescriptor], state: str, stored: pa.Schema, *, keys: pa.Schema | None = None
+) -> str:
+    """OperatorSpec.verdict for declared states; `keys`: the key columns of a state table."""
+    descriptor = next(found for found in declared.values() if found.name == state)
+    if isinstance(descriptor, OperatorState):
+        return operator_layout(descriptor).plan(stored)
+    return TableLayout(keys, shape_of(descriptor)).plan(stored)

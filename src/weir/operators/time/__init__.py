@@ -1,0 +1,1 @@
+"""How far event time has come: watermarks made of rows, and processing time as a time of rows."""

@@ -1,0 +1,326 @@
+"""Aggregates over windows of event time, in two halves around the exchange.
+
+`PartialWindowAggregate` combines rows by key and pane before they are sent;
+`WindowAggregate` merges what arrives into the panes, and emits a window when the
+watermark has passed its end. Windows that overlap share panes. Behind its last window,
+and the lateness that is allowed, a pane is gone as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from weir.errors import CheckpointError, ProtocolViolation
+from weir.operators.aggregates.frames import distinct
+from weir.operators.aggregates.layout import check_same_columns
+from weir.operators.aggregates.running import JUDGED_ROWS_MIN, PASSED_ROWS, WORTHWHILE_RATIO_MAX
+from weir.operators.aggregates.state import blamed, in_batches
+from weir.operators.base import WATERMARK, Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.user_code import operator_label
+from weir.operators.windows.definition import WindowDefinition, shown
+from weir.operators.windows.event_time import TimeWindows
+from weir.operators.windows.panes import PaneGroup, PaneStore
+from weir.snapshot.watermarks import NEVER_US
+from weir.state.columns.panes import FrozenPanes
+from weir.state.frozen import KEY_GROUP_COLUMN
+from weir.state.keys.xxhash64 import Ints
+
+STATE = "panes"
+"""The name of the state table."""
+
+PANE = "__pane"
+"""The column with the start of a pane, in microseconds."""
+
+MERGED_SLOTS_MAX = 1_048_576
+"""Keys, over windows that end together, that are merged at once."""
+
+HELD_KEYS_MAX = 262_144
+"""Keys, over all panes, that the first half holds before it emits them unasked."""
+
+
+@dataclass(frozen=True, eq=False)
+class _WindowSpec(OperatorSpec):
+    """What both halves know."""
+
+    of: WindowDefinition
+
+    @cached_property
+    def windows(self) -> TimeWindows:
+        assert isinstance(self.of.windows, TimeWindows)
+        return self.of.windows
+
+    @cached_property
+    def combined(self) -> pa.Schema:
+        """What travels: the pane, keys and accumulators."""
+        return pa.schema([pa.field(PANE, pa.int64()), *self.of.layout.combined])
+
+
+class PartialWindowAggregate(_WindowSpec):
+    """Rows to accumulators by pane, combined by key as far as that pays."""
+
+    def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        check_same_columns(self.of.input_schema, inputs, "the first half of a window")
+        return self.combined
+
+    def make(self) -> PartialWindowAggregateOperator:
+        return PartialWindowAggregateOperator(self)
+
+
+@dataclass(frozen=True, eq=False)
+class WindowAggregate(_WindowSpec):
+    """Panes to windows.
+
+    lateness_us: how long behind its end a window is kept, and emitted again when late rows change it
+    late:        the tag of the side output for rows that are too late; then this takes rows, without a first half
+    """
+
+    lateness_us: int = 0
+    late: str | None = None
+
+    def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        expected = self.combined if self.late is None else self.of.input_schema
+        check_same_columns(expected, inputs, "the second half of a window")
+        return self.of.output
+
+    def sides(self, inputs: Sequence[pa.Schema]) -> Mapping[str, pa.Schema]:
+        return {} if self.late is None else {self.late: shown(self.of.input_schema)}
+
+    @cached_property
+    def stored(self) -> pa.Schema:
+        """The state table: key group, keys, pane, accumulators."""
+        fields, width = list(self.of.layout.stored), 1 + len(self.of.layout.keys)
+        return pa.schema([*fields[:width], pa.field(PANE, pa.int64()), *fields[width:]])
+
+    def make(self) -> WindowAggregateOperator:
+        return WindowAggregateOperator(self)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        return (STATE,)
+
+    def verdict(self, state: str, stored: pa.Schema) -> str:
+        plain = pa.schema([field for field in stored if field.name != PANE])
+        if len(plain) == len(stored):
+            return "it is not the state of a window; give the operator another uid"
+        return self.of.layout.refusal(plain) or ("same" if stored.names == self.stored.names else "evolved")
+
+
+class PartialWindowAggregateOperator(Operator):
+    """Holds accumulators between two flushes only, so that it has no state of its own."""
+
+    def __init__(self, spec: PartialWindowAggregate) -> None:
+        self._spec = spec
+        self._layout = spec.of.layout
+        self._may_pass = all(aggregate.lifts_rows for aggregate in spec.of.layout.aggregates.values())
+        self._rows_in = 0
+        self._rows_to_pass = 0
+
+    def open(self, context: OperatorContext, restored: Restored | None) -> None:
+        self._context = context
+        self._held = PaneStore(self._layout, context, self._spec.windows.step_us)
+
+    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
+        if not batch.num_rows:
+            return
+        panes = self._spec.windows.panes(self._spec.of.times_of(batch, self._context))
+        if self._rows_to_pass <= 0 and len(self._held) + batch.num_rows > HELD_KEYS_MAX:
+            self.flush(out)
+        if self._rows_to_pass > 0:  # nothing is held now, so that no row overtakes another
+            self._rows_to_pass -= batch.num_rows
+            out(self._lifted(batch, panes))
+        elif self._held.combine_rows(batch, panes):
+            self._rows_in += batch.num_rows
+        else:
+            self.flush(out)
+            out(self._lifted(batch, panes))
+
+    def flush(self, out: Emit) -> None:
+        keys = len(self._held)
+        if not keys:
+            return
+        for group in self._held.groups:
+            for slots in in_batches(group.slots_of()):
+                columns = [pa.array(group.panes_of(slots)), *group.keys_of(slots), *group.accumulators.read(slots)]
+                out(pa.RecordBatch.from_arrays(columns, schema=self._spec.combined))
+        self._held.clear()
+        if self._may_pass and self._rows_in >= JUDGED_ROWS_MIN and keys > WORTHWHILE_RATIO_MAX * self._rows_in:
+            self._rows_to_pass = PASSED_ROWS
+        self._rows_in = 0
+
+    def end(self, out: Emit) -> None:
+        self.flush(out)
+
+    def freeze(self) -> Frozen:
+        if len(self._held):
+            raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
+        return Frozen()
+
+    def _lifted(self, batch: pa.RecordBatch, panes: Ints) -> pa.RecordBatch:
+        keys = [batch.column(field.name).cast(field.type) for field in self._layout.key_schema]
+        with blamed(self._context):
+            arrays = [array for aggregate in self._layout.aggregates.values() for array in aggregate.lift(batch)]
+        return pa.RecordBatch.from_arrays([pa.array(panes), *keys, *arrays], schema=self._spec.combined)
+
+
+class WindowAggregateOperator(Operator):
+    """Holds the panes that some window still needs."""
+
+    def __init__(self, spec: WindowAggregate) -> None:
+        self._spec = spec
+        self._windows = spec.windows
+        self._watermark_us = NEVER_US
+        self._changed: list[_Changed] = []
+        """What late rows have changed since the last flush, in windows that were emitted before."""
+        self.rows_late = 0
+
+    def open(self, context: OperatorContext, restored: Restored | None) -> None:
+        self._context = context
+        self._store = PaneStore(self._spec.of.layout, context, self._windows.step_us)
+        if restored is None:
+            return
+        self._watermark_us = restored.watermark_us
+        own = restored.inline_for(context.index, context.parallelism)
+        self.rows_late = sum(value["rows_late"] for value in own)
+        for table in restored.tables(STATE):
+            self._take_over(table)
+
+    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
+        if not batch.num_rows:
+            return
+        takes_rows = self._spec.late is not None
+        panes: Ints = (
+            self._windows.panes(self._spec.of.times_of(batch, self._context))
+            if takes_rows
+            else batch.column(PANE).to_numpy()
+        )
+        earliest_us = int(panes.min())
+        if self._windows.last_end(earliest_us) + self._spec.lateness_us <= self._watermark_us:
+            in_time = self._windows.last_ends(panes) + self._spec.lateness_us > self._watermark_us
+            self._leave_out(batch.filter(pa.array(~in_time)))
+            batch, panes = batch.filter(pa.array(in_time)), panes[in_time]
+            if not batch.num_rows:
+                return
+        touched = self._store.add_rows(batch, panes) if takes_rows else self._store.merge(_after_pane(batch), panes)
+        if self._spec.lateness_us and next(self._windows.windows(earliest_us))[1] <= self._watermark_us:
+            self._changed += [_Changed(group.panes_of(slots), group.keys_of(slots)) for group, slots in touched]
+
+    def watermark(self, time_us: int, out: Emit) -> int | None:
+        before_us, self._watermark_us = self._watermark_us, max(self._watermark_us, time_us)
+        panes = self._store.panes
+        starts = self._windows.starts(panes)
+        ends = self._windows.ends(starts)
+        self._fire(np.unique(starts[(ends > before_us) & (ends <= self._watermark_us)]), out)
+        self._store.drop(panes[self._windows.last_ends(panes) + self._spec.lateness_us <= self._watermark_us])
+        return time_us
+
+    def flush(self, out: Emit) -> None:
+        """Emit again what late rows have changed."""
+        changed, self._changed = self._changed, []
+        if not changed:
+            return
+        panes = np.unique(np.concatenate([part.panes for part in changed]))
+        starts = np.unique(self._windows.starts(panes))
+        ends = self._windows.ends(starts)
+        # Of windows that are over, lateness and all, panes may be gone already.
+        kept = (ends <= self._watermark_us) & (ends + self._spec.lateness_us > self._watermark_us)
+        self._fire(starts[kept], out, only=changed)
+
+    def freeze(self) -> Frozen:
+        if self._changed:
+            raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
+        inline = {WATERMARK: self._watermark_us, "rows_late": self.rows_late}
+        panes = self._store.freeze()
+        return Frozen(inline, {STATE: FrozenPanes(self._spec.stored, panes, self._context.max_parallelism)})
+
+    def _leave_out(self, part: pa.RecordBatch) -> None:
+        if self._spec.late is None:
+            counts = part.column(1 + len(self._spec.of.keys) + self._spec.of.rows_at)
+            self.rows_late += int(counts.to_numpy().sum())
+            return
+        self.rows_late += part.num_rows
+        if (side := self.sides.get(self._spec.late)) is not None:
+            side(part.select(shown(self._spec.of.input_schema).names))
+
+    def _fire(self, starts: Ints, out: Emit, *, only: Sequence[_Changed] | None = None) -> None:
+        """Emit windows, given by their starts, in order. `only`: what was changed."""
+        windows = self._windows
+        if not len(starts):
+            return
+        if not windows.overlaps and only is None:
+            for group in self._store.groups:
+                slots = group.slots_of(starts)
+                self._emit(group, slots[np.argsort(group.panes_of(slots), kind="stable")], out)
+            return
+        # Few enough at once that what they are merged into stays small.
+        copies = windows.windows_per_pane * len(self._store)
+        for part in np.array_split(starts, 1 + copies // MERGED_SLOTS_MAX):
+            if len(part):
+                whole = self._merged(part)
+                slots = np.arange(len(whole)) if only is None else self._chosen(whole, part, only)
+                self._emit(whole, slots[np.argsort(whole.panes_of(slots), kind="stable")], out)
+
+    def _merged(self, starts: Ints) -> PaneGroup:
+        """Windows of all their panes: a group in which each has the place of a pane."""
+        alone = int(starts[0]) if len(starts) == 1 else None
+        whole = PaneGroup(self._spec.of.layout, self._context, step_us=self._windows.step_us, only_us=alone)
+        first_us, last_us = int(starts[0]), int(self._windows.ends(starts[-1:])[0])
+        for group in self._store.groups:
+            panes = group.panes
+            panes = panes[(panes >= first_us) & (panes < last_us)]
+            for slots in in_batches(group.slots_of(panes)):
+                # A group of one pane is in a window as a whole.
+                of_rows = group.panes_of(slots) if group.only_us is None else panes
+                for found in self._windows.each_start(of_rows):
+                    inside = np.isin(found, starts) & (of_rows < self._windows.ends(found))
+                    if inside.all():
+                        rows = slots
+                    elif inside.any():
+                        rows, found = slots[inside], found[inside]
+                    else:
+                        continue
+                    into = whole.find(group.keys_of(rows), found if len(found) == len(rows) else int(found[0]))
+                    group.accumulators.pour(rows, whole.accumulators, into, count=len(whole))
+        return whole
+
+    def _chosen(self, whole: PaneGroup, starts: Ints, only: Sequence[_Changed]) -> Ints:
+        """The slots of what was changed. All of it is there, so that looking it up adds nothing."""
+        slots: list[Ints] = [np.empty(0, np.int64)]
+        for part in only:
+            for found in self._windows.each_start(part.panes):
+                rows = np.flatnonzero(np.isin(found, starts) & (part.panes < self._windows.ends(found)))
+                if not len(rows):
+                    continue
+                taken = pa.array(rows)
+                slots.append(whole.find([key.take(taken) for key in part.keys], found[rows]))
+        return distinct(np.concatenate(slots), len(whole))
+
+    def _emit(self, group: PaneGroup, chosen: Ints, out: Emit) -> None:
+        for slots in in_batches(chosen):
+            starts = group.panes_of(slots)
+            ends = self._windows.ends(starts)
+            out(self._spec.of.result(group.keys_of(slots), starts, ends, values=group.accumulators.values(slots)))
+
+    def _take_over(self, table: pa.Table) -> None:
+        if (verdict := self._spec.verdict(STATE, table.schema)) not in ("same", "evolved"):
+            raise CheckpointError(f"{operator_label(self._context)}: the checkpoint's state does not fit: {verdict}")
+        table = table.select(self._spec.stored.names).cast(self._spec.stored).drop_columns([KEY_GROUP_COLUMN])
+        for batch in table.to_batches():
+            if batch.num_rows:
+                self._store.merge(batch.drop_columns([PANE]), batch.column(PANE).to_numpy())
+
+
+@dataclass(frozen=True)
+class _Changed:
+    """Keys in panes that late rows have come to."""
+
+    panes: Ints
+    keys: Sequence[pa.Array]
+
+
+def _after_pane(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.drop_columns([PANE])

@@ -1,0 +1,271 @@
+"""Open sessions by key, in NumPy arrays, and the accumulators of each.
+
+Comes in: rows, or pieces of sessions, of many keys at once. Goes out: the session that
+each belongs to; sessions that touch are merged. Knows neither watermarks nor emission.
+Two pieces belong to one session when they are less than the gap apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from weir.errors import DataError
+from weir.operators.aggregates.frames import distinct
+from weir.operators.aggregates.layout import AggregateLayout
+from weir.operators.aggregates.state import Accumulators
+from weir.operators.base import OperatorContext
+from weir.state.keys.index import FrozenKeys, KeyIndex
+from weir.state.keys.xxhash64 import Ints
+
+COMPACTED_SLOTS_MIN = 8_192
+"""Below so many slots it does not matter how many of them are of sessions that are gone."""
+
+_SUM_MAX = 1 << 62
+"""Key and time are sorted as one number below this."""
+
+
+class SessionStore:
+    """Slots of sessions. A session that is merged into another, or removed, leaves a dead slot until `compact`."""
+
+    def __init__(self, layout: AggregateLayout, context: OperatorContext, gap_us: int) -> None:
+        self._layout = layout
+        self._context = context
+        self._gap_us = gap_us
+        self._start_over(KeyIndex(layout.key_schema))
+
+    def __len__(self) -> int:
+        """How many sessions are open."""
+        return self._live
+
+    @property
+    def remembered(self) -> int:
+        """Keys that take up room."""
+        return len(self._index)
+
+    def add_rows(self, batch: pa.RecordBatch, times: Ints) -> Ints:
+        """Take rows of the user; the session of each."""
+        keys = self._index.slots([batch.column(key) for key in self._layout.keys])
+        slots = self._place(keys, times, times)
+        self.accumulators.add_rows(batch, slots, count=self._count)
+        return slots
+
+    def combine_rows(self, batch: pa.RecordBatch, times: Ints) -> bool:
+        """Take rows of the user before they are sent on, unless they have to be seen one by one: whether it did."""
+        if not self.accumulators.can_combine(batch):
+            return False
+        self.add_rows(batch, times)
+        return True
+
+    def merge(self, keys: Sequence[pa.Array], starts: Ints, lasts: Ints, *, columns: Sequence[pa.Array]) -> Ints:
+        """Take pieces of sessions, with accumulators; the session of each."""
+        slots = self._place(self._index.slots(keys), starts, lasts)
+        self.accumulators.merge(columns, slots, count=self._count)
+        return slots
+
+    # --- Looking at sessions ---
+
+    @property
+    def alive(self) -> Ints:
+        """The slots of all open sessions."""
+        return np.flatnonzero(self._alive[: self._count])
+
+    def still_alive(self, slots: Ints) -> Ints:
+        """Each of these slots once, those that are still open."""
+        once = distinct(slots, self._count)
+        return once[self._alive[once]]
+
+    def ended_by(self, last_us: int) -> Ints:
+        """Sessions whose last row is not behind this time."""
+        count = self._count
+        return np.flatnonzero(self._alive[:count] & (self._last[:count] <= last_us))
+
+    def starts(self, slots: Ints) -> Ints:
+        return self._start[slots]
+
+    def lasts(self, slots: Ints) -> Ints:
+        return self._last[slots]
+
+    def keys(self, slots: Ints) -> list[pa.Array]:
+        return self._index.keys(self._key[slots].astype(np.int64))
+
+    def freeze(self) -> tuple[FrozenKeys, Ints]:
+        """All keys, and which of them is the key of each open session."""
+        return self._index.freeze(), self._key[self.alive].astype(np.int64)
+
+    # --- Letting go of sessions ---
+
+    def remove(self, slots: Ints) -> None:
+        """Forget sessions; none comes twice among the slots."""
+        self._alive[slots] = False
+        self._live -= len(slots)
+        keys = self._key[slots]
+        np.subtract.at(self._sessions, keys, 1)
+        # Where one session is left of several, nobody knows which: it is looked for when it is needed.
+        self._only[keys] = -1
+
+    def forget_sessions(self) -> None:
+        """Forget all sessions, but not the keys."""
+        self.accumulators.clear()
+        self._count = self._live = 0
+        self._sessions[:] = 0
+
+    def forget_keys(self) -> None:
+        """Forget everything."""
+        self._start_over(KeyIndex(self._layout.key_schema))
+
+    def compact(self) -> None:
+        """If most slots are dead: give open sessions new ones, and forget the keys of all others. Slots from before
+        mean nothing then."""
+        if self._count <= COMPACTED_SLOTS_MIN or 2 * self._live >= self._count:
+            return
+        old, slots = self.accumulators, self.alive
+        keys, starts, lasts = self.keys(slots), self._start[slots], self._last[slots]
+        self._start_over(KeyIndex(self._layout.key_schema))
+        if len(slots):
+            found = self._index.slots(keys)
+            self._grow_keys()
+            placed = self._new_slots(found, starts, lasts)
+            np.add.at(self._sessions, found, 1)
+            self._only[found] = np.where(self._sessions[found] == 1, placed, -1)
+            old.pour(slots, self.accumulators, placed, count=self._count)
+
+    def _start_over(self, index: KeyIndex) -> None:
+        self._index = index
+        self.accumulators = Accumulators(self._layout, self._context)
+        self._count = self._live = 0
+        self._start: Ints = np.empty(0, np.int64)
+        self._last: Ints = np.empty(0, np.int64)
+        self._key: npt.NDArray[np.int32] = np.empty(0, np.int32)
+        self._alive: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
+        # By key: how many sessions are open; the slot if it is one, -1 where it is not known; room to compute.
+        self._sessions: npt.NDArray[np.int32] = np.empty(0, np.int32)
+        self._only: npt.NDArray[np.int32] = np.empty(0, np.int32)
+        self._low: Ints = np.empty(0, np.int64)
+        self._high: Ints = np.empty(0, np.int64)
+
+    # --- Where pieces belong ---
+
+    def _place(self, keys: Ints, starts: Ints, lasts: Ints) -> Ints:
+        self._grow_keys()
+        gap_us, low, high = self._gap_us, self._low, self._high
+        touched = distinct(keys, len(self._index))
+        low[touched], high[touched] = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+        np.minimum.at(low, keys, starts)
+        np.maximum.at(high, keys, lasts)
+        lows, highs = low[touched], high[touched]
+        sessions, only = self._sessions[touched], self._only[touched].astype(np.int64)
+        # Pieces that all lie within the gap are one session, whatever their order.
+        simple = (highs - lows < gap_us) & ((sessions == 0) | ((sessions == 1) & (only >= 0)))
+        with_one = np.flatnonzero(simple & (sessions == 1))
+        near = (lows[with_one] - self._last[only[with_one]] < gap_us) & (
+            self._start[only[with_one]] - highs[with_one] < gap_us
+        )
+        joined = with_one[near]
+        found = only[joined]
+        self._start[found] = np.minimum(self._start[found], lows[joined])
+        self._last[found] = np.maximum(self._last[found], highs[joined])
+        fresh = simple.copy()
+        fresh[joined] = False
+        fresh = np.flatnonzero(fresh)
+        placed = only
+        placed[fresh] = self._new_slots(touched[fresh], lows[fresh], highs[fresh])
+        self._sessions[touched[fresh]] += 1
+        self._only[touched[fresh]] = np.where(self._sessions[touched[fresh]] == 1, placed[fresh], -1)
+        # `low` now tells rows where they belong; -1: not known yet.
+        placed[~simple] = -1
+        low[touched] = placed
+        slots: Ints = low[keys]
+        rows = np.flatnonzero(slots < 0)
+        if len(rows):
+            self._regroup(keys[rows], starts[rows], lasts[rows], rows=rows, slots=slots)
+        return slots
+
+    def _regroup(self, keys: Ints, starts: Ints, lasts: Ints, *, rows: Ints, slots: Ints) -> None:
+        """Sort pieces and the open sessions of their keys by time, cut them where a gap is, and note the session of
+        each piece in `slots`, at its row."""
+        concerned = np.zeros(len(self._index), np.bool_)
+        concerned[keys] = True
+        count = self._count
+        known = np.flatnonzero(self._alive[:count] & concerned[self._key[:count]])
+        keys = np.concatenate((self._key[known].astype(np.int64), keys))
+        starts, lasts = np.concatenate((self._start[known], starts)), np.concatenate((self._last[known], lasts))
+        first_us = int(starts.min())
+        width = int(lasts.max()) - first_us + self._gap_us + 1
+        numbers = np.cumsum(concerned)[keys] - 1
+        keys_max = _SUM_MAX // width
+        if keys_max < 1:
+            raise DataError("session: the times of open sessions are too far apart to be compared")
+        for first in range(0, int(numbers.max()) + 1, keys_max):
+            some: Any = slice(None)
+            if numbers.max() >= keys_max:
+                some = np.flatnonzero((numbers >= first) & (numbers < first + keys_max))
+            base = (numbers[some] - first) * width
+            order, groups, tops = _cut(base + (starts[some] - first_us), base + (lasts[some] - first_us), self._gap_us)
+            pieces = order if isinstance(some, slice) else some[order]
+            self._settle(pieces, groups, keys=keys, starts=starts, lasts=tops % width + first_us, known=known)
+            target = self._group_slots[groups]
+            incoming = np.flatnonzero(pieces >= len(known))
+            slots[rows[pieces[incoming] - len(known)]] = target[incoming]
+
+    def _settle(self, pieces: Ints, groups: Ints, *, keys: Ints, starts: Ints, lasts: Ints, known: Ints) -> None:
+        """Each group becomes one session: an open one of its own if it has one, else a new one. `pieces` are in order,
+        and each has its group; `lasts` is the last row up to each."""
+        count = int(groups[-1]) + 1
+        heads = np.flatnonzero(np.concatenate(([True], groups[1:] != groups[:-1])))
+        tails = np.concatenate((heads[1:] - 1, [len(groups) - 1]))
+        begin, end, key = starts[pieces[heads]], lasts[tails], keys[pieces[heads]]
+        own = np.flatnonzero(pieces < len(known))[::-1]
+        held = known[pieces[own]]
+        into = np.full(count, -1, np.int64)
+        into[groups[own]] = held  # backwards, so that the earliest stays
+        gone = np.flatnonzero(into[groups[own]] != held)[::-1]
+        if len(gone):
+            merged, targets = held[gone], into[groups[own[gone]]]
+            self.accumulators.pour(merged, self.accumulators, targets, count=self._count)
+            self._alive[merged] = False
+            self._live -= len(merged)
+        old, new = np.flatnonzero(into >= 0), np.flatnonzero(into < 0)
+        self._start[into[old]], self._last[into[old]] = begin[old], end[old]
+        into[new] = self._new_slots(key[new], begin[new], end[new])
+        self._sessions[key] = 0
+        np.add.at(self._sessions, key, 1)
+        self._only[key] = np.where(self._sessions[key] == 1, into, -1)
+        self._group_slots = into
+
+    def _new_slots(self, keys: Ints, starts: Ints, lasts: Ints) -> Ints:
+        count = self._count + len(keys)
+        if count > len(self._start):
+            size = max(1_024, 2 * count)
+            self._start, self._last = _grown(self._start, size), _grown(self._last, size)
+            self._key, self._alive = _grown(self._key, size), _grown(self._alive, size)
+        slots = np.arange(self._count, count)
+        self._start[slots], self._last[slots], self._key[slots], self._alive[slots] = starts, lasts, keys, True
+        self._count = count
+        self._live += len(keys)
+        return slots
+
+    def _grow_keys(self) -> None:
+        if (count := len(self._index)) > len(self._sessions):
+            size = max(1_024, 2 * count)
+            self._sessions, self._only = _grown(self._sessions, size), _grown(self._only, size)
+            self._low, self._high = _grown(self._low, size), _grown(self._high, size)
+
+
+def _cut(starts: Ints, lasts: Ints, gap: int) -> tuple[Ints, Ints, Ints]:
+    """The order of pieces by their start; in that order the group of each, and the last end up to it."""
+    order = np.argsort(starts)
+    tops = np.maximum.accumulate(lasts[order])
+    groups = np.zeros(len(order), np.int64)
+    np.cumsum(starts[order[1:]] - tops[:-1] >= gap, out=groups[1:])
+    return order, groups, tops
+
+
+def _grown(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    grown = np.zeros(size, array.dtype)
+    grown[: len(array)] = array
+    return grown

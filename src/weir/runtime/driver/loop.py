@@ -1,0 +1,499 @@
+"""The driver's loop for one job: attempts, checkpoints, restarts.
+
+Comes in: what tasks say, what becomes of stages, requests of the user, the time.
+Goes out: orders to tasks, launches, manifests. Decides nothing about checkpoints
+or restarts itself (snapshot/coordinator.py, snapshot/restart.py do), touches the
+world only through its ports, and is called by one thread.
+
+Each region of the job (region.py) has attempts of its own: when one fails, it alone
+begins again from the last checkpoint, and the others run on. No attempt is claimed
+while a manifest is being written for others that run: it starts behind its outcome.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from weir.config import JobConfig, duration_ms
+from weir.errors import JobError, OwnershipError, ProtocolViolation, StorageFull, code_of, told
+from weir.graph.plan import Plan
+from weir.ids import AttemptId, CheckpointId, TaskIndex
+from weir.runtime.driver import phases
+from weir.runtime.driver.claims import ClaimDesk
+from weir.runtime.driver.compatibility import check_compatible
+from weir.runtime.driver.finish_desk import FinishDesk
+from weir.runtime.driver.phases import Notice, Outcome, Phase, Rescaling, StorageWait, Verdict
+from weir.runtime.driver.region import Region, laid_out
+from weir.runtime.driver.retirement_desk import RetirementDesk
+from weir.runtime.driver.source_alignment import SourceAlignment
+from weir.runtime.ports import Background, Chance, Clock, Cluster
+from weir.runtime.storage.checkpoints import CheckpointStore, Claim
+from weir.runtime.storage.savepoints import SavepointDesk
+from weir.snapshot import messages as m
+from weir.snapshot.coordinator import Coordinator
+from weir.snapshot.manifest import Manifest
+from weir.snapshot.restart import OUTAGE_CODES, Failure, Restarts
+from weir.snapshot.run import CoordinatorSettings
+
+
+class Driver:
+    """One job, from its first attempt to its end."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        plan: Plan,
+        *,
+        run: str,
+        clock: Clock,
+        background: Background,
+        cluster: Cluster,
+        store: CheckpointStore,
+        settings: CoordinatorSettings,
+        notify: Callable[[Notice], None] = lambda notice: None,
+        chance: Chance = random.random,
+    ) -> None:
+        self._config = config
+        self._plan = plan
+        self._clock = clock
+        self._background = background
+        self._cluster = cluster
+        self._store = store
+        self._notify = notify
+        self._chance = chance
+        self._coordinator = Coordinator(settings)
+        self._restarts = Restarts(config.restart, config.settings)
+        self._regions, self._alignment = self._laid_out(plan)
+        self._claims = ClaimDesk(
+            config,
+            run=run,
+            store=store,
+            background=background,
+            check=lambda found, at: check_compatible(found, self._plan, at, may_drop=config.allow_dropped_state),
+        )
+        self._finish = FinishDesk(self._claims, self._restarts, clock, chance)
+        self._leaving: Verdict | None = None
+        """Why all regions are being left."""
+        self._ended: phases.Ended | None = None
+        self._rescaling: Rescaling | None = None
+        self._retirements = RetirementDesk(store, background)
+        self._savepoints = SavepointDesk(background, config.settings)
+        self.restarts = 0
+
+    # --- What comes in -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take the checkpoint directory over, then begin the first attempts."""
+        for region in self._regions:
+            region.phase = phases.Claiming()
+        self._claim_next()
+
+    def hear(self, message: m.FromTask) -> None:
+        """A task says something. Nothing that an old attempt says counts."""
+        region = self._region_of(message.attempt)
+        if region is None:
+            return
+        if isinstance(message, m.TaskRegistered):
+            region.registered(message)
+        elif isinstance(message, m.TaskRunning):
+            if (deployed := region.runs(message.task)) is not None:
+                self._runs(region, deployed)
+        elif isinstance(message, m.Heartbeat):
+            region.heartbeat(message)
+        elif isinstance(message, m.SourcesReached):
+            self._alignment.heard(message)
+        elif isinstance(message, m.TaskFailed):
+            self._fail(region, message.error, fatal=message.fatal, code=message.code)
+        elif isinstance(message, m.SnapshotTaken | m.SnapshotDeclined | m.EpochsCommitted | m.SubtaskFinished):
+            self._claims.heard(message)
+            if region.is_running:
+                self._coordinate(message)
+            elif isinstance(region.phase, phases.Deploying):
+                # A task may be done with a short input before its peers have even restored.
+                region.phase.early.append(message)
+        else:
+            raise ProtocolViolation(f"driver: unexpected {message!r}")
+
+    def task_lost(self, attempt: AttemptId, task: TaskIndex, reason: str) -> None:
+        """The line to a task broke."""
+        if (region := self._region_of(attempt)) is not None:
+            self._fail(region, f"task {task} was lost: {reason}")
+
+    def stage_ended(self, attempt: AttemptId, error: str | None, *, fatal: bool = False) -> None:
+        """Spark says that an attempt's stage is over."""
+        region = self._region_of(attempt)
+        if region is None:
+            return
+        if isinstance(region.phase, phases.Stopping):
+            if not region.phase.ended:
+                self._left(region)
+        else:
+            self._fail(region, error or "the stage ended before the job did", fatal=fatal, stage_runs=False)
+
+    def tick(self) -> None:
+        """Time has passed: look after deadlines, heartbeats, checkpoints."""
+        now_ms = self._clock.now_ms()
+        for region in self._regions:
+            if isinstance(region.phase, phases.Waiting) and now_ms >= region.phase.until_ms:
+                region.phase = phases.Claiming()
+            elif (reason := region.overdue(now_ms)) is not None:
+                self._fail(region, reason)
+            elif isinstance(region.phase, phases.Stopping) and not region.phase.ended:
+                region.hurry(now_ms)
+                if region.is_away:
+                    self._left(region)
+        if any(region.is_running for region in self._regions):
+            self._coordinate(m.TimePassed())
+        self._alignment.tick()
+        self._finish.tick()
+        self._claim_next()
+
+    def next_due_ms(self) -> float | None:
+        """When `tick` is wanted next."""
+        if self._ended is not None:
+            return None
+        due = [self._alignment.due_ms, self._finish.due_ms, *(region.due_ms for region in self._regions)]
+        if any(region.is_running for region in self._regions):
+            due.append(self._coordinator.next_due_ms())
+        return min((due_ms for due_ms in due if due_ms is not None), default=None)
+
+    def cancel(self) -> None:
+        """The user wants the job to end now."""
+        if self._ended is not None:
+            return
+        if self._leaving is None:
+            self._leave_all(Verdict(Outcome.CANCELLED))
+        elif self._leaving.outcome is Outcome.RESTART:
+            self._leaving = Verdict(Outcome.CANCELLED)
+        self._finish.give_up()
+
+    def request(self, request: m.CheckpointRequested | None = None) -> None:
+        """The user wants a checkpoint, a savepoint, a stop or a drain. A notice with its name, or the end, answers."""
+        if not isinstance(self.phase, phases.Running):
+            raise JobError(f"job {self._config.name!r} is {self.status}, so it cannot take a checkpoint now")
+        self._coordinate(request or m.CheckpointRequested())
+
+    def rescale(self, plan: Plan, name: str) -> None:
+        """Go on with this plan behind a checkpoint. A notice with the name is the answer."""
+        if self._rescaling is not None:
+            raise JobError(f"job {self._config.name!r} is already being rescaled")
+        if isinstance(self.phase, phases.Running):
+            self._rescaling = Rescaling(name, plan)
+        self.request(m.CheckpointRequested(None, m.Then.STOP, name))
+
+    # --- What can be asked ---------------------------------------------------------------------------
+
+    @property
+    def answering_checkpoint(self) -> CheckpointId:
+        """The first checkpoint that answers a request made now."""
+        return self._coordinator.answering_checkpoint
+
+    @property
+    def plan(self) -> Plan:
+        """What the attempt runs, or the next one will."""
+        return self._plan
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """The parts that run, fail and recover for themselves."""
+        return self._regions
+
+    @property
+    def phase(self) -> Phase:
+        """That of the region that is furthest from running."""
+        if self._ended is not None:
+            return self._ended
+        return phases.hindmost([region.phase for region in self._regions])
+
+    @property
+    def attempt(self) -> AttemptId | None:
+        """The newest that has tasks."""
+        return max((region.attempt for region in self._regions if region.attempt is not None), default=None)
+
+    @property
+    def status(self) -> str:
+        return self.phase.status
+
+    @property
+    def waits_for(self) -> StorageWait | None:
+        """Storage that is away, while the next attempt has to wait for it."""
+        outage = self._restarts.outage if isinstance(self.phase, phases.Waiting | phases.Claiming) else None
+        return None if outage is None else StorageWait.from_outage(outage, self._clock)
+
+    @property
+    def history(self) -> list[Any]:
+        """Records of the latest checkpoints, oldest first."""
+        return list(self._coordinator.history)
+
+    @property
+    def metrics(self) -> list[m.Json]:
+        """The latest that each task has told."""
+        return [told for region in self._regions for told in region.metrics.values()]
+
+    # --- The way up ---------------------------------------------------------------------------------------
+
+    def _claim_next(self) -> None:
+        """Claim an attempt for the next region that waits for one."""
+        region = next((r for r in self._regions if isinstance(r.phase, phases.Claiming)), None)
+        is_over = self._leaving is not None or self._ended is not None
+        if region is not None and not is_over and not self._claims.is_busy and not self._coordinator.is_publishing:
+            self._claims.claim(self._plan, region.plan, lambda result: self._claimed(region, result))
+
+    def _claimed(self, region: Region, result: Claim | BaseException | None) -> None:
+        if result is None or not isinstance(region.phase, phases.Claiming) or region not in self._regions:
+            self._claim_next()  # The directory is ours now; or it was left meanwhile, and others may have come.
+        elif isinstance(result, BaseException):
+            error = f"{type(result).__name__}: {result}"
+            self._fail(region, error, fatal=isinstance(result, JobError), code=code_of(result))
+        elif self._leaving is None and self._ended is None:
+            self._alignment.launched(region.plan)
+            region.launch(result, self._claims.origin_of(result))
+            self._claim_next()
+
+    def _runs(self, region: Region, deployed: phases.Deploying) -> None:
+        """All tasks of a region run."""
+        claim, now_ms = deployed.claim, self._clock.now_ms()
+        self._restarts.healthy(now_ms)
+        self._say(
+            "attempt_running",
+            region,
+            restored=claim.restore.checkpoint if claim.restore else None,
+            origin=self._claims.origin_of(claim),
+            recovery_ms=region.recovered(now_ms),
+        )
+        plan = region.plan
+        found = claim.next_checkpoint, claim.completed, self._plan.subtasks - plan.subtasks
+        self._coordinate(m.AttemptStarted(claim.attempt, plan.subtasks, plan.committers, *found, plan.loops))
+        self._rescaled()
+        self._alignment.runs()
+        for message in deployed.early:
+            self.hear(message)
+
+    # --- The way down -------------------------------------------------------------------------------------
+
+    def _fail(
+        self, region: Region | None, error: str, *, code: str = "", fatal: bool = False, stage_runs: bool = True
+    ) -> None:
+        """An attempt of a region has failed, or could not be claimed; None: the job as a whole."""
+        if self._leaving or self._ended or (region is not None and isinstance(region.phase, phases.Stopping)):
+            return  # It is known.
+        error, now_ms = told(error), self._clock.now_ms()
+        verdict = Verdict(Outcome.FAILED, error)
+        # Sources that have ended, or wait behind a barrier, cannot go on by themselves: then all begin again.
+        is_whole = region is None or self._coordinator.is_ending
+        for failed in self._regions if region is None or is_whole else [region]:
+            failed.failed(now_ms)
+        if self._rescaling is not None and self._rescaling.previous is not None:
+            # The new parallelism does not even start: whatever the reason, the old one did.
+            verdict, is_whole = Verdict(Outcome.RESTART, error, now_ms, self._rescaling.previous), True
+            self._say("request_failed", request=self._rescaling.name, reason=error)
+            self._rescaling = None
+        elif not fatal:
+            verdict = Verdict.about(self._restarts, Failure(now_ms, error, code, self._chance()))
+        outage = self._restarts.outage if code in OUTAGE_CODES and verdict.outcome is Outcome.RESTART else None
+        if outage is None or region is None or region.attempt is not None:
+            self._say("attempt_failed", region, error=error, restarts=verdict.outcome is Outcome.RESTART)
+        if outage is not None:
+            self._say("storage_awaited", region, **vars(StorageWait.from_outage(outage, self._clock)))
+        if region is None or is_whole or verdict.outcome is not Outcome.RESTART:
+            self._leave_all(verdict, None if stage_runs else region)
+            return
+        self._leave(region, verdict, stage_runs=stage_runs)
+        if region.is_away:
+            self._begin_again(region, verdict)
+
+    def _leave_all(self, verdict: Verdict, without_stage: Region | None = None) -> None:
+        """Leave every region for the verdict. `without_stage`: whose stage is known to be over."""
+        self._leaving = verdict
+        for region in self._regions:
+            self._leave(region, verdict, stage_runs=region is not without_stage)
+        if all(region.is_away for region in self._regions):
+            self._conclude(verdict)
+
+    def _leave(self, region: Region, verdict: Verdict, *, stage_runs: bool) -> None:
+        if region.is_running and verdict.outcome is not Outcome.FINISHED and region.attempt is not None:
+            self._coordinate(m.AttemptEnded(region.attempt))
+        self._claims.given_out(self._coordinator.next_checkpoint)
+        region.leave(verdict, stage_runs=stage_runs)
+
+    def _left(self, region: Region) -> None:
+        """A region has no tasks any more."""
+        region.left()
+        if self._leaving is None and isinstance(region.phase, phases.Stopping):
+            self._begin_again(region, region.phase.verdict)
+        elif self._leaving is not None and all(other.is_away for other in self._regions):
+            self._conclude(self._leaving)
+
+    def _begin_again(self, region: Region, verdict: Verdict) -> None:
+        self.restarts += region.attempt is not None  # one that could not be claimed was none
+        region.phase = phases.Waiting(verdict.until_ms)
+
+    def _conclude(self, verdict: Verdict) -> None:
+        """No region has tasks any more."""
+        if verdict.outcome is Outcome.RESTART:
+            self._leaving = None
+            self.restarts += verdict.error is not None
+            if verdict.plan is not None:
+                self._plan = verdict.plan
+                self._regions, self._alignment = self._laid_out(verdict.plan)
+            for region in self._regions:
+                region.phase = phases.Waiting(verdict.until_ms)
+        elif self._claims.newest is None:
+            self._end(verdict)
+        else:
+            self._savepoints.close(lambda: self._last_note(verdict))
+
+    def _last_note(self, verdict: Verdict) -> None:
+        def done(result: BaseException | None) -> None:  # What storage refused is no reason to fail; another driver is.
+            self._end(Verdict(Outcome.FAILED, str(result)) if isinstance(result, OwnershipError) else verdict)
+
+        if verdict.outcome is Outcome.FINISHED:
+            self._finish.finish(self._plan, done)
+        elif verdict.outcome is Outcome.STOPPED:
+            self._finish.look(done)
+        else:
+            self._end(verdict)
+
+    def _end(self, verdict: Verdict) -> None:
+        self._ended = phases.Ended(verdict.outcome, verdict.error)
+        self._store.close()
+        self._say("ended", outcome=verdict.outcome.value, error=verdict.error)
+
+    # --- Checkpoints ---------------------------------------------------------------------------------------
+
+    def _coordinate(self, event: m.CoordinatorEvent) -> None:
+        for effect in self._coordinator.handle(event, self._clock.now_ms()):
+            self._perform(effect)
+
+    def _perform(self, effect: m.CoordinatorEffect) -> None:
+        if isinstance(effect, m.SendTrigger):
+            self._trigger(effect)
+        elif isinstance(effect, m.SendAbort):
+            self._abort(effect)
+        elif isinstance(effect, m.PublishManifest):
+            manifest = self._claims.manifest(effect, self._plan, "checkpoint", self._clock.wall_ms())
+            publish = partial(self._store.publish, manifest)
+            self._background.run(publish, lambda result: self._published(manifest, result))
+        elif isinstance(effect, m.SendCompleted):
+            self._restarts.checkpointed()
+            self._tell(
+                lambda attempt: m.CheckpointCompleted(attempt, effect.checkpoint, effect.time_over, effect.ended)
+            )
+            self._savepoints.sweep(effect.checkpoint)
+            self._say("checkpoint_completed", id=effect.checkpoint)
+        elif isinstance(effect, m.RetireCheckpoints):
+            self._retirements.retire(effect.oldest_kept)
+        elif isinstance(effect, m.SendDrain):
+            self._tell(m.DrainSources)
+        elif isinstance(effect, m.SendResume):
+            self._tell(m.ResumeSources)
+        elif isinstance(effect, m.PublishSavepoint):
+            self._save(effect)
+        elif isinstance(effect, m.FailRequest):
+            self._request_failed(effect.request, effect.reason)
+        elif isinstance(effect, m.LeaveAttempt):
+            self._leave_for(effect.request)
+        elif isinstance(effect, m.FailAttempt):
+            self._fail(None, effect.reason)
+        elif isinstance(effect, m.FinishJob):
+            self._leave_all(Verdict(Outcome.FINISHED))
+        else:
+            raise ProtocolViolation(f"driver: unknown effect {effect!r}")
+
+    def _trigger(self, effect: m.SendTrigger) -> None:
+        id, savepoint, pause, base = effect.checkpoint, effect.savepoint, effect.pause, effect.base
+        if not self._claims.may_give_out(id):
+            # Another driver may be given the same id: nothing is written under it.
+            self._fail(None, f"storage was away for so long that no id for checkpoint {id} could be had")
+            return
+        self._tell(lambda attempt: m.TriggerCheckpoint(attempt, id, savepoint, pause, base))
+
+    def _abort(self, effect: m.SendAbort) -> None:
+        self._tell(lambda attempt: m.AbortCheckpoint(attempt, effect.checkpoint))
+        attempts = [region.attempt for region in self._regions if region.attempt is not None]
+        self._retirements.discard(effect.checkpoint, attempts)
+        self._say("checkpoint_aborted", id=effect.checkpoint, reason=effect.reason.value, detail=effect.detail)
+
+    def _published(self, manifest: Manifest, result: BaseException | None) -> None:
+        if not self._is_current(manifest):
+            return  # The next claim looks at what is there.
+        if result is None:
+            self._coordinate(m.ManifestPublished(manifest.checkpoint))
+        elif isinstance(result, StorageFull | FileExistsError):
+            self._coordinate(m.ManifestRefused(manifest.checkpoint, str(result)))
+        elif isinstance(result, OwnershipError):
+            self._fail(None, str(result), fatal=True)
+        else:
+            # Whether the checkpoint exists is not known: neither commit nor abort it. Restarting looks again.
+            self._fail(None, f"{type(result).__name__}: {result}", code=code_of(result))
+        self._claim_next()
+
+    def _is_current(self, manifest: Manifest) -> bool:
+        """Whether tasks that run have taken part in it."""
+        return manifest.attempt == self._claims.newest and any(region.is_running for region in self._regions)
+
+    # --- What users asked for ----------------------------------------------------------------------------------
+
+    def _save(self, effect: m.PublishSavepoint) -> None:
+        manifest = self._claims.manifest(effect, self._plan, "savepoint", self._clock.wall_ms())
+        place = str(effect.request.savepoint)
+        self._savepoints.publish(place, manifest, lambda result: self._saved(effect.request, manifest, result))
+
+    def _saved(self, request: m.CheckpointRequested, manifest: Manifest, result: BaseException | None) -> None:
+        if not self._is_current(manifest) or not self._coordinator.awaits_savepoint(manifest.checkpoint):
+            # Who asked was told that it failed, with the attempt.
+            self._savepoints.discard(str(request.savepoint), self._coordinator.next_checkpoint)
+        elif result is None:
+            self._say("savepoint_completed", request=request.name, id=manifest.checkpoint, savepoint=request.savepoint)
+            self._coordinate(m.SavepointPublished(manifest.checkpoint))
+        else:
+            reason = f"{request.savepoint}: {type(result).__name__}: {result}"
+            self._coordinate(m.SavepointRefused(manifest.checkpoint, reason))
+
+    def _request_failed(self, request: m.CheckpointRequested, reason: str) -> None:
+        if self._rescaling is not None and self._rescaling.name == request.name:
+            self._rescaling = None
+        if request.savepoint is not None:
+            self._savepoints.discard(request.savepoint, self._coordinator.next_checkpoint)
+        self._say("request_failed", request=request.name, reason=reason)
+
+    def _leave_for(self, request: m.CheckpointRequested) -> None:
+        rescaling = self._rescaling
+        if rescaling is None or rescaling.name != request.name:
+            self._leave_all(Verdict(Outcome.STOPPED))
+            return
+        self._rescaling = replace(rescaling, previous=self._plan)
+        self._leave_all(Verdict(Outcome.RESTART, None, self._clock.now_ms(), rescaling.plan))
+
+    def _rescaled(self) -> None:
+        """A region runs: if they all do, for the first time at another parallelism, that has succeeded."""
+        is_new = self._rescaling is not None and self._rescaling.previous is not None
+        if self._rescaling is not None and is_new and all(region.is_running for region in self._regions):
+            rescaling, self._rescaling = self._rescaling, None
+            before = rescaling.previous.parallelism if rescaling.previous else 0
+            self._say("rescaled", request=rescaling.name, parallelism=self._plan.parallelism, before=before)
+
+    # --- Small things ----------------------------------------------------------------------------------------
+
+    def _laid_out(self, plan: Plan) -> tuple[tuple[Region, ...], SourceAlignment]:
+        settings, clock = self._config.settings, self._clock
+        interval_ms = duration_ms(settings.watermark_interval)
+        alignment = SourceAlignment(plan, clock=clock, interval_ms=interval_ms, tell=self._tell)
+        return laid_out(plan, settings, clock=clock, cluster=self._cluster), alignment
+
+    def _region_of(self, attempt: AttemptId) -> Region | None:
+        return next((region for region in self._regions if region.attempt == attempt), None)
+
+    def _tell(self, message: Callable[[AttemptId], m.ToTask]) -> None:
+        for region in self._regions:
+            if region.is_running:
+                region.tell(message)
+
+    def _say(self, kind: str, region: Region | None = None, **detail: Any) -> None:
+        if region is not None and len(self._regions) > 1:
+            detail = {"region": region.plan.region, **detail}
+        self._notify(Notice(kind, {"attempt": self.attempt if region is None else region.attempt, **detail}))

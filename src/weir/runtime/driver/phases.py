@@ -1,0 +1,233 @@
+"""The phases of a region of a job: each holds only what is valid then. A job's phase is that of its hindmost region.
+
+    Created → Claiming → Launching → Deploying → Running → Stopping → Ended
+                  ▲                                            │
+                  └───────────────── Waiting ◀─────────────────┘
+
+Plain data; region.py and driver.py move between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar, TypeAlias
+
+from weir.graph.plan import Plan
+from weir.ids import AttemptId, TaskIndex
+from weir.runtime.ports import Clock
+from weir.runtime.storage.checkpoints import Claim
+from weir.snapshot.messages import FromTask
+from weir.snapshot.restart import Failure, Outage, RestartAfter, Restarts
+
+
+class Outcome(Enum):
+    """What becomes of a job when its attempt is over."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    STOPPED = "stopped"
+    """By the user, behind a checkpoint: it can be resumed."""
+    RESTART = "restarting"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why an attempt is left, and what follows."""
+
+    outcome: Outcome
+    error: str | None = None
+    until_ms: float = 0.0
+    """With RESTART: when the next attempt may begin."""
+    plan: Plan | None = None
+    """With RESTART: what the next attempt runs, when that is another plan."""
+
+    @classmethod
+    def about(cls, restarts: Restarts, failure: Failure) -> Verdict:
+        """What follows from the restart strategy's word about a failure."""
+        decision = restarts.failed(failure)
+        if isinstance(decision, RestartAfter):
+            return cls(Outcome.RESTART, failure.error, failure.now_ms + decision.delay_ms)
+        return cls(Outcome.FAILED, f"{failure.error}\n(no restart: {decision.reason})")
+
+
+@dataclass(frozen=True)
+class Rescaling:
+    """The job is on its way to another parallelism."""
+
+    name: str
+    plan: Plan
+    previous: Plan | None = None
+    """What to go back to; None as long as the old attempt runs."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something that a person who watches the job would like to know."""
+
+    kind: str
+    detail: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class StorageWait:
+    """Storage is away, and the job waits for it."""
+
+    error: str
+    """What the last look has found."""
+    since_ms: int
+    """Since when, by the wall clock."""
+    retry_ms: int
+    """When it is looked at again, by the wall clock."""
+
+    @classmethod
+    def from_outage(cls, outage: Outage, clock: Clock) -> StorageWait:
+        wall_from_ms = clock.wall_ms() - clock.now_ms()
+        return cls(outage.error, round(wall_from_ms + outage.since_ms), round(wall_from_ms + outage.retry_ms))
+
+
+class _Phase:
+    status: ClassVar[str]
+
+    @property
+    def attempt(self) -> AttemptId | None:
+        return None
+
+    @property
+    def due_ms(self) -> float | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Created(_Phase):
+    """Nothing has happened yet."""
+
+    status = "created"
+
+
+@dataclass(frozen=True)
+class Claiming(_Phase):
+    """Waits for a look into storage for where to start."""
+
+    status = "starting"
+
+
+class _OfClaim(_Phase):
+    claim: Claim
+    deadline_ms: float
+
+    @property
+    def attempt(self) -> AttemptId | None:
+        return self.claim.attempt
+
+    @property
+    def due_ms(self) -> float | None:
+        return self.deadline_ms
+
+
+@dataclass(frozen=True)
+class Launching(_OfClaim):
+    """Spark starts the tasks."""
+
+    claim: Claim
+    addresses: dict[TaskIndex, str]
+    deadline_ms: float
+    status = "starting"
+
+    def late_message(self, tasks: int) -> str:
+        return (
+            f"only {len(self.addresses)} of {tasks} tasks started in time: Spark has too few free slots for "
+            f"parallelism {tasks}. {tasks - len(self.addresses)} more are needed; free some, add executors, lower the "
+            "parallelism, or raise Settings.launch_timeout"
+        )
+
+
+@dataclass(frozen=True)
+class Deploying(_OfClaim):
+    """Tasks connect to each other and restore their state."""
+
+    claim: Claim
+    running: set[TaskIndex]
+    early: list[FromTask]
+    """What tasks told the coordinator before it was there to hear it."""
+    deadline_ms: float
+    status = "starting"
+
+    def late_message(self, tasks: int) -> str:
+        return (
+            f"only {len(self.running)} of {tasks} tasks restored their state and connected in time; if the state is "
+            "large, raise Settings.launch_timeout"
+        )
+
+
+@dataclass(frozen=True)
+class Running(_Phase):
+    """All tasks run."""
+
+    claim: Claim
+    heard_ms: dict[TaskIndex, float]
+    status = "running"
+
+    @property
+    def attempt(self) -> AttemptId | None:
+        return self.claim.attempt
+
+
+@dataclass(frozen=True)
+class Stopping(_Phase):
+    """Tasks have been told to leave; the stage has not ended yet."""
+
+    attempt_left: AttemptId
+    verdict: Verdict
+    kill_ms: float
+    leave_ms: float
+    killed: bool = False
+    ended: bool = False
+    """The stage is over; only the last note in storage is missing."""
+    status = "stopping"
+
+    @property
+    def attempt(self) -> AttemptId | None:
+        return self.attempt_left
+
+    @property
+    def due_ms(self) -> float | None:
+        if self.ended:
+            return None
+        return self.leave_ms if self.killed else self.kill_ms
+
+
+@dataclass(frozen=True)
+class Waiting(_Phase):
+    """The restart strategy's delay."""
+
+    until_ms: float
+    status = "restarting"
+
+    @property
+    def due_ms(self) -> float | None:
+        return self.until_ms
+
+
+@dataclass(frozen=True)
+class Ended(_Phase):
+    """Nothing happens any more."""
+
+    outcome: Outcome
+    error: str | None
+
+    @property
+    def status(self) -> str:  # type: ignore[override]
+        return self.outcome.value
+
+
+Phase: TypeAlias = "Created | Claiming | Launching | Deploying | Running | Stopping | Waiting | Ended"
+
+_UPWARDS = (Stopping, Created, Waiting, Claiming, Launching, Deploying, Running)
+
+
+def hindmost(found: Sequence[Phase]) -> Phase:
+    """The phase that is furthest from running."""
+    return min(found, key=lambda phase: _UPWARDS.index(type(phase)))

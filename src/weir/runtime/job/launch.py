@@ -1,0 +1,128 @@
+"""From a plan to a running job: everything is checked before Spark is asked for slots.
+
+Comes in: a plan, its settings and perhaps a Spark session. Goes out: a Job, started.
+Errors name the operator or the setting, what was found and what to do.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from weir.config import JobConfig
+from weir.errors import CheckpointError, ConfigError
+from weir.graph.plan import Plan
+from weir.ids import Lineage
+from weir.operators.source import Source
+from weir.runtime.driver.compatibility import check_compatible
+from weir.runtime.driver.region import slots_of
+from weir.runtime.driver.sink_desk import SinkDesk
+from weir.runtime.job.handle import Job
+from weir.runtime.ports import Storage
+from weir.runtime.spark.session import check_private, check_slots, embedded_session
+from weir.runtime.storage import layout
+from weir.runtime.storage.attempts import current_lineage
+from weir.runtime.storage.checkpoints import CheckpointStore
+from weir.runtime.storage.locations import MemoryStorage, claimable, location_below, open_writable
+from weir.runtime.storage.patience import patiently
+from weir.runtime.storage.savepoints import going_on, origin_at
+from weir.runtime.storage.stores.retry import patience_of
+from weir.snapshot.checkpoints import PublishedCheckpoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MEMORY_WITHOUT_CHECKPOINTS_BYTES = 1 << 28
+"""Room for the final checkpoint of a job that has no checkpoint settings."""
+
+_JOB_NAME = re.compile(r"(?!\.+$)[\w.\- ]{1,100}")
+
+
+def submit(
+    plan: Plan,
+    config: JobConfig,
+    session: SparkSession | None = None,
+    *,
+    plan_at: Callable[[int], Plan] | None = None,
+) -> Job:
+    """Check the job, start it, and hand back its handle at once. `plan_at`: the same job at another parallelism."""
+    if not _JOB_NAME.fullmatch(config.name):
+        raise ConfigError(
+            f"job name {config.name!r}: use 1 to 100 letters, digits, spaces, '.', '-' or '_', and not dots alone"
+        )
+    if config.back_to is not None and not config.resume:
+        raise ConfigError(
+            f"going back to checkpoint {config.back_to} is a way to resume: give resume=True (--resume), too"
+        )
+    storage, storage_uri = patiently(config, lambda: _storage(config))
+    run = uuid.uuid4().hex
+    current = current_lineage(storage)
+    if config.back_to_lineage not in (None, current):
+        raise CheckpointError(
+            f"checkpoint {config.back_to} of lineage {config.back_to_lineage} is none of those that job "
+            f"{config.name!r} goes on with here (of {current}); start from it with --from, where no other run is"
+        )
+    config = _checked_origin(plan, config, storage, current)
+    lineage = current if config.resume and current is not None else layout.new_lineage()
+    store = CheckpointStore(storage, config.name, lineage=lineage, is_found=lineage == current)
+    # First of all, and without changing anything.
+    store.check_free(config.resume)
+    if config.resume and (manifest := store.restorable(config.back_to)) is not None:
+        check_compatible(manifest, plan, store.storage, may_drop=config.allow_dropped_state)
+    _validate(plan, config, store)
+    needed = slots_of(plan, config.settings)
+    session = session or embedded_session(needed, config.name)
+    check_private(session, trusted=config.settings.trust_spark_network)
+    check_slots(session, needed)
+    # Before sources touch the directory: they may keep there what an earlier run needs.
+    store.adopt(run, config.resume)
+    job = Job(plan, config, run=run, session=session, store=store, storage_uri=storage_uri, plan_at=plan_at)
+    job.start()
+    return job
+
+
+def _checked_origin(plan: Plan, config: JobConfig, directory: Storage, current: Lineage | None) -> JobConfig:
+    """Refuse a savepoint that does not fit. One that is the very last checkpoint of the run that is here, as after
+    `weir stop`, leaves nothing behind: then this run goes on from there, and its sinks with what they have written."""
+    found = None
+    if current is not None and config.back_to is None and (config.resume or config.from_savepoint is not None):
+        found = CheckpointStore(directory, config.name, lineage=current).listing()
+    if found is not None and config.resume:
+        config = going_on(config, found)
+    if config.from_savepoint is None:
+        return config
+    origin = origin_at(config.from_savepoint)
+    storage = origin.open(patience_of(config.settings))
+    manifest = origin.read(storage)
+    check_compatible(manifest, plan, storage, may_drop=config.allow_dropped_state)
+    last = None if found is None else found.newest_published
+    is_last = manifest.lineage == current and last == PublishedCheckpoint(manifest.checkpoint, manifest.attempt)
+    return replace(config, resume=config.resume or (is_last and manifest.job == config.name))
+
+
+def _storage(config: JobConfig) -> tuple[Storage, str | None]:
+    checkpoints = config.checkpoints
+    if checkpoints is None or checkpoints.to is None:
+        if config.resume:
+            raise ConfigError("resume needs checkpoints in storage; set Checkpoints(to=...) to a directory or URI")
+        limit = checkpoints.memory_limit_bytes if checkpoints else MEMORY_WITHOUT_CHECKPOINTS_BYTES
+        return MemoryStorage(limit), None
+    # Absolute: tasks have other working directories than the driver.
+    uri = location_below(checkpoints.to, config.name)
+    storage = open_writable(uri, "Checkpoints.to: the checkpoint location", patience=patience_of(config.settings))
+    return claimable(storage, uri, exclusive=checkpoints.exclusive_storage), uri
+
+
+def _validate(plan: Plan, config: JobConfig, store: CheckpointStore) -> None:
+    for vertex in plan.vertices:
+        if isinstance(source := vertex.operators[0].spec, Source):
+            source.validate(vertex.operators[0].name)
+    sinks = SinkDesk(config, store.lineage, store.check_newest, lives=store.lives)
+    sinks.validate(plan)
+    if config.back_to is not None:
+        for repeated in sinks.repeated(plan, config.back_to):
+            warnings.warn(f"going back to checkpoint {config.back_to} writes again: {repeated}", stacklevel=3)

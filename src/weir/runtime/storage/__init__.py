@@ -1,0 +1,3 @@
+"""Everything durable: storage by location, the checkpoint directory with its claims, savepoints, retirement, local
+copies, and what killed processes leave behind. Comes in: bytes and names. Never talks to tasks or to Spark.
+"""

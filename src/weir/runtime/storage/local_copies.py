@@ -1,0 +1,153 @@
+"""Local copies of the state files that are written to storage, for a restart on the same host.
+
+Comes in: the storage port. Goes out: the same, which also keeps what is written, and
+finds it again by length and checksum. Copies are a convenience: whatever goes wrong
+with one, storage has the file. Bounded by what the last completed checkpoint names.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from weir.errors import WeirError
+from weir.ids import CheckpointId
+from weir.runtime.ports import Storage
+from weir.runtime.storage import layout
+from weir.snapshot.manifest import checksum, decode
+from weir.snapshot.messages import FileRef
+
+_UNFINISHED = ".unfinished"
+
+
+class LocalCopies:
+    """Storage that keeps copies of state files in a local directory, which all tasks of a run on a host share."""
+
+    def __init__(self, storage: Storage, directory: str) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._completed: CheckpointId | None = None
+        """The last one, as long as the copies before it are not removed."""
+
+    # --- Copies ---
+
+    def find(self, file: FileRef) -> str | None:
+        """The path of a copy that is exactly what the manifest says, if there is one. One that is not is removed."""
+        path = self._path(file.path)
+        try:
+            if os.path.getsize(path) == file.length_bytes:
+                with open(path, "rb") as copy:
+                    if checksum(copy.read() if file.length_bytes else b"") == file.checksum:
+                        return path
+            os.unlink(path)
+        except OSError:
+            pass
+        return None
+
+    def keep_file(self, path: str, local_path: str) -> None:
+        """Keep a file that will not be changed in place, by a link if that is possible."""
+        self._keep(path, lambda copy: _link_or_copy(local_path, copy))
+
+    def keep(self, path: str, data: pa.Buffer | bytes) -> None:
+        def write(copy: str) -> None:
+            with open(copy, "wb") as file:
+                file.write(data)
+
+        self._keep(path, write)
+
+    def completed(self, checkpoint: CheckpointId) -> None:
+        """Copies that belong to no checkpoint from this one on may go; they do with the next file that is kept."""
+        self._completed = checkpoint
+
+    def tidy(self) -> None:
+        """Remove the copies that no checkpoint wants any more."""
+        with self._lock:
+            completed, self._completed = self._completed, None
+            if completed is None:
+                return
+            try:
+                manifest = decode(self._storage.read(layout.manifest_path(completed)).to_pybytes())
+            except (OSError, WeirError):
+                return  # it is retired by now; the next one will do
+            wanted = {file.path for file in manifest.files}
+            for path in self._paths():
+                since = _checkpoint_of(path)
+                if path not in wanted and (since is None or since <= completed):
+                    _unlink(self._path(path))
+
+    def _keep(self, path: str, make: Callable[[str], None]) -> None:
+        self.tidy()
+        copy = self._path(path)
+        unfinished = f"{copy}{_UNFINISHED}"
+        try:
+            os.makedirs(os.path.dirname(copy), mode=0o700, exist_ok=True)
+            _unlink(unfinished)
+            make(unfinished)
+            os.replace(unfinished, copy)
+        except OSError:
+            _unlink(unfinished)  # the disk is full, say: then there is no copy
+
+    def _path(self, path: str) -> str:
+        return os.path.join(self._directory, *path.split("/"))
+
+    def _paths(self) -> list[str]:
+        found = []
+        for directory, _, names in os.walk(self._directory):
+            below = os.path.relpath(directory, self._directory)
+            found += [name if below == "." else "/".join([*below.split(os.sep), name]) for name in names]
+        return found
+
+    # --- Storage ---
+
+    @property
+    def creates_atomically(self) -> bool:
+        return self._storage.creates_atomically
+
+    def write(self, path: str, data: pa.Buffer | bytes) -> None:
+        self._storage.write(path, data)
+
+    def publish(self, path: str, data: bytes) -> None:
+        self._storage.publish(path, data)
+
+    def create(self, path: str, data: bytes) -> bool:
+        return self._storage.create(path, data)
+
+    def read(self, path: str) -> pa.Buffer:
+        return self._storage.read(path)
+
+    def list(self, path: str) -> list[str]:
+        return self._storage.list(path)
+
+    def delete(self, path: str) -> None:
+        self._storage.delete(path)
+
+    def prune(self, path: str) -> None:
+        self._storage.prune(path)
+
+    def move(self, source: str, target: str) -> None:
+        self._storage.move(source, target)
+
+
+def _checkpoint_of(path: str) -> CheckpointId | None:
+    """The checkpoint that a state file was written for."""
+    directory, _, name = path.partition("/")
+    return layout.shared_since(name) if directory == layout.SHARED else layout.checkpoint_of(directory)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

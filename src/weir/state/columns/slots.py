@@ -1,0 +1,273 @@
+"""Snapshots of state that lies in slots: frozen at once, read later, only what changed is written.
+
+Comes in: which slots are about to change, and a function that reads slots. Goes out:
+frozen states. Freezing copies nothing: whoever changes a slot that a frozen state still
+stands for first saves what was there. One lock keeps readers and writers apart; it is
+held for a batch, or for a piece of a table.
+
+The format "changes" is a whole table, and tables of rows that replace those before them:
+files up to `detail["whole"]` are the first, in order and without a key twice; in the rest,
+and in what they replace, the last row of a key counts. Rows with `__gone` are no rows.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.snapshot.messages import StatePart
+from weir.state.columns.growing import grown
+from weir.state.frozen import (
+    GONE_COLUMN,
+    KEY_GROUP_COLUMN,
+    FrozenState,
+    RestoredPart,
+    RestoredState,
+    StateWriter,
+    decode_table,
+    put_tables,
+)
+from weir.state.keys.hashing import key_groups
+from weir.state.keys.index import FrozenKeys, KeyIndex
+from weir.state.keys.xxhash64 import Ints
+
+CHANGES = "changes"
+
+PIECE_ROWS = 16_384
+"""Rows that are read at once, with the lock held."""
+
+FILES_MAX = 64
+"""A state in more files than this is written anew."""
+
+WHOLE_ROWS_MIN = 65_536
+"""A state so small is written anew rather than in many files."""
+
+WHOLE_RATIO = 1.5
+"""Rows in the files of a state, for each of its keys, before it is written anew."""
+
+UNCONFIRMED_MAX = 8
+"""Snapshots without an answer whose changes are told apart; those of older ones are put together."""
+
+_TIER_RATIO = 4
+
+ReadSlots = Callable[[Ints], "list[pa.Array]"]
+
+
+class SlotHistory:
+    """What changed since what is stored, and who still reads what was."""
+
+    def __init__(self, schema: pa.Schema, *, keys: int, max_parallelism: int, read: ReadSlots) -> None:
+        """`schema`: of the state table; `keys`: how many key columns it has; `read`: the value columns of slots."""
+        self.schema = schema
+        self.code = base64.b64encode(schema.serialize().to_pybytes()).decode()
+        """The schema, for comparison: a part of another one cannot be built on."""
+        self.keys = keys
+        self.max_parallelism = max_parallelism
+        self.read = read
+        self.lock = threading.RLock()
+        self._dirty: npt.NDArray[np.bool_] = np.zeros(1_024, np.bool_)
+        self._base: StatePart | None = None
+        self._unconfirmed: list[tuple[int, Ints]] = []
+        """Numbers of freezes since the base, and what changed before each since the one before."""
+        self._number = 0
+        self._reading: list[FrozenSlots] = []
+
+    @contextmanager
+    def changing(self, slots: Ints, count: int) -> Iterator[None]:
+        """Around a change of these slots; there are `count` by now. The new ones need not be saved for anyone."""
+        with self.lock:
+            self._dirty = grown(self._dirty, count, False)
+            self._dirty[slots] = True
+            for frozen in self._reading:
+                frozen.save(slots)
+            yield
+
+    def freeze(self, keys: FrozenKeys) -> FrozenSlots:
+        """The state as it is now."""
+        changed = np.flatnonzero(self._dirty[: len(keys)])
+        self._dirty[: len(keys)] = False
+        self._number += 1
+        self._unconfirmed.append((self._number, changed))
+        if len(self._unconfirmed) > UNCONFIRMED_MAX:
+            # The older one loses its number: if it is confirmed all the same, too much is written, never too little.
+            (_, first), (number, second), *rest = self._unconfirmed
+            self._unconfirmed = [(number, np.union1d(first, second)), *rest]
+        frozen = FrozenSlots(self, keys, self._number, self._since_base(len(keys)))
+        self._reading.append(frozen)
+        return frozen
+
+    def restored(self, state: RestoredState) -> None:
+        """The slots that there are now are exactly what this state holds: build on its part, if that can be."""
+        whole = state.whole
+        if whole is None or whole.part.format != CHANGES or whole.part.detail["schema"] != self.code:
+            return
+        self._base = whole.part
+        self._dirty[:] = False
+        self._unconfirmed = []
+
+    def confirmed(self, number: int, part: StatePart) -> None:
+        self._base = part
+        self._unconfirmed = [(other, slots) for other, slots in self._unconfirmed if other > number]
+
+    def released(self, frozen: FrozenSlots) -> None:
+        with self.lock:
+            self._reading.remove(frozen)
+
+    def _since_base(self, count: int) -> tuple[StatePart, Ints] | None:
+        """What to build on and which slots changed since; None: write everything."""
+        base = self._base
+        if base is None:
+            return None
+        changed = np.unique(np.concatenate([slots for _, slots in self._unconfirmed]))
+        rows = base.detail["rows"] + len(changed)
+        if len(changed) and (len(base.files) >= FILES_MAX or rows > max(WHOLE_RATIO * count, WHOLE_ROWS_MIN)):
+            return None
+        return base, changed
+
+
+class FrozenSlots(FrozenState):
+    """The slots as they were."""
+
+    def __init__(self, history: SlotHistory, keys: FrozenKeys, number: int, since: tuple[StatePart, Ints] | None):
+        self._history = history
+        self._keys = keys
+        self._number = number
+        self._since = since
+        self._saved = _Saved(len(keys))
+
+    def save(self, slots: Ints) -> None:
+        """Keep what is in these slots, which are about to change. With the lock held."""
+        mine = self._saved.missing(slots)
+        if len(mine):
+            self._saved.add(mine, self._history.read(mine))
+
+    def tables(self) -> Iterator[pa.Table]:
+        gone = self._history.schema.get_field_index(GONE_COLUMN)
+        for table in self._pieces(None):
+            if gone >= 0:
+                table = table.filter(pc.invert(table.column(gone))).remove_column(gone)
+            yield table
+
+    def write(self, out: StateWriter) -> StatePart:
+        if self._since is None:
+            files = put_tables(self._pieces(None), out, shared=True)
+            names = self._history.schema.names[1 : 1 + self._history.keys]
+            detail = {"whole": len(files), "rows": len(self._keys), "keys": names, "schema": self._history.code}
+            return StatePart(CHANGES, files, detail)
+        base, changed = self._since
+        if not len(changed):
+            return base
+        files = put_tables(self._pieces(changed), out, shared=True, first=len(base.files))
+        detail = {**base.detail, "rows": base.detail["rows"] + len(changed)}
+        return replace(base, files={**base.files, **files}, detail=detail)
+
+    def confirmed(self, part: StatePart) -> None:
+        self._history.confirmed(self._number, part)
+
+    def released(self) -> None:
+        self._history.released(self)
+
+    def _pieces(self, slots: Ints | None) -> Iterator[pa.Table]:
+        """These slots, or all, sorted by key group."""
+        schema = self._history.schema
+        hashes = self._keys.hashes if slots is None else self._keys.hashes[slots]
+        groups = key_groups(hashes, self._history.max_parallelism).astype(np.uint16)
+        order = np.argsort(groups, kind="stable")
+        for start in range(0, max(len(order), 1), PIECE_ROWS):
+            rows = order[start : start + PIECE_ROWS]
+            piece = rows if slots is None else slots[rows]
+            columns = [pa.array(groups[rows].astype(np.int32)), *self._keys.keys(piece), *self._read(piece)]
+            yield pa.Table.from_arrays(columns, schema=schema)
+
+    def _read(self, slots: Ints) -> list[pa.Array]:
+        with self._history.lock:
+            positions = self._saved.positions(slots)
+            fresh = np.flatnonzero(positions < 0)
+            if len(fresh) == len(slots):
+                return self._history.read(slots)
+            live = self._history.read(slots[fresh])
+            old = np.flatnonzero(positions >= 0)
+            kept = self._saved.take(positions[old])
+        back = pa.array(np.argsort(np.concatenate((fresh, old)), kind="stable"))
+        return [pa.concat_arrays([now, then]).take(back) for now, then in zip(live, kept, strict=True)]
+
+
+class _Saved:
+    """What was in slots before they changed."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._at: npt.NDArray[np.int32] = np.zeros(count, np.int32)
+        """One more than the row among those saved, or 0. The zeros cost nothing until they are touched."""
+        self._rows = 0
+        self._chunks: list[list[pa.Array]] = []
+
+    def missing(self, slots: Ints) -> Ints:
+        """Of these slots those that were there and are not saved yet, each once."""
+        mine: Ints = slots[slots < self._count]
+        mine = mine[self._at[mine] == 0]
+        if len(mine) > 1:
+            self._at[mine] = np.arange(1, len(mine) + 1)
+            mine = mine[self._at[mine] == np.arange(1, len(mine) + 1)]
+            self._at[mine] = 0
+        return mine
+
+    def add(self, slots: Ints, columns: Sequence[pa.Array]) -> None:
+        self._at[slots] = np.arange(self._rows + 1, self._rows + 1 + len(slots))
+        self._rows += len(slots)
+        self._chunks.append(list(columns))
+        while len(self._chunks) > 1 and len(self._chunks[-2][0]) < _TIER_RATIO * len(self._chunks[-1][0]):
+            last, before = self._chunks.pop(), self._chunks.pop()
+            self._chunks.append([pa.concat_arrays([a, b]) for a, b in zip(before, last, strict=True)])
+
+    def positions(self, slots: Ints) -> Ints:
+        """Where the slots are saved, or -1."""
+        positions: Ints = self._at[slots].astype(np.int64) - 1
+        return positions
+
+    def take(self, positions: Ints) -> list[pa.Array]:
+        ends = np.cumsum([len(chunk[0]) for chunk in self._chunks])
+        of = np.searchsorted(ends, positions, side="right")
+        starts = np.concatenate(([0], ends[:-1]))
+        parts: list[list[pa.Array]] = []
+        order: list[Ints] = []
+        for number in np.unique(of):
+            rows = np.flatnonzero(of == number)
+            taken = pa.array(positions[rows] - starts[number])
+            parts.append([column.take(taken) for column in self._chunks[number]])
+            order.append(rows)
+        back = pa.array(np.argsort(np.concatenate(order), kind="stable"))
+        return [pa.concat_arrays(list(columns)).take(back) for columns in zip(*parts, strict=True)]
+
+
+def read_changes(part: RestoredPart) -> Iterator[pa.Table]:
+    """The tables of the format "changes": no key twice, sorted by key group."""
+    files, detail = part.part.files, part.part.detail
+    names = sorted(files)
+    tables = (decode_table(part.files.read(files[name]), files[name].path) for name in names)
+    if len(names) == detail["whole"]:
+        for table in tables:
+            yield _without_gone(table)
+        return
+    everything = pa.concat_tables(tables).combine_chunks()
+    columns = [everything.column(name).combine_chunks() for name in detail["keys"]]
+    index = KeyIndex(pa.schema([everything.schema.field(name) for name in detail["keys"]]))
+    slots = index.slots(columns)
+    last = np.empty(len(index), np.int64)
+    last[slots] = np.arange(len(slots))
+    newest = everything.take(pa.array(last))
+    order = np.argsort(newest.column(KEY_GROUP_COLUMN).to_numpy(), kind="stable")
+    yield _without_gone(newest.take(pa.array(order)))
+
+
+def _without_gone(table: pa.Table) -> pa.Table:
+    column = table.schema.get_field_index(GONE_COLUMN)
+    return table if column < 0 else table.filter(pc.invert(table.column(column))).remove_column(column)

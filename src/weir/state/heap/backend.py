@@ -1,0 +1,194 @@
+"""Keyed state in Python dictionaries: the default backend.
+
+Comes in: the current key, and values. Goes out: handles, and views of all values as they
+were at a barrier, from which another thread makes tables (heap_tables.py). Freezing
+takes no longer for more keys: see cells.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from weir.errors import CheckpointError, PlanError
+from weir.state.declared.cells import NOTHING, Cells, Layers
+from weir.state.declared.container_handles import CellList, CellMap, TimedCellList, TimedCellMap
+from weir.state.declared.cursor import Key, KeyCursor
+from weir.state.declared.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, RowHandle, ValueHandle
+from weir.state.declared.kinds import AggregatingState, ListState, MapState, ReducingState, ValueState
+from weir.state.declared.tables import Shape, TableLayout, shape_of
+from weir.state.declared.value_handles import (
+    CellInteger,
+    CellNested,
+    CellRow,
+    CellValue,
+    SlotAggregating,
+    SlotReducing,
+    SlotValue,
+    slot_of,
+)
+from weir.state.frozen import FrozenState, RestoredState
+from weir.state.heap.forms import HeldForm, held_form
+from weir.state.heap.tables import FrozenHeap
+from weir.state.keys.codec import KeyCodec
+from weir.state.place import StatePlace
+from weir.state.values.conversion import copier, to_list
+
+RESTORE_ROWS = 65_536
+"""Rows of a restored table that become Python objects at once."""
+
+
+@dataclass(frozen=True)
+class _State:
+    """One declared state."""
+
+    layout: TableLayout
+    layers: Layers
+    form: HeldForm
+
+
+class HeapBackend:
+    """Keyed state of one subtask, one dictionary per state."""
+
+    keys_at_once = 1
+
+    def __init__(
+        self, key_schema: pa.Schema, *, max_parallelism: int, key_groups: range, place: StatePlace | None = None
+    ) -> None:
+        self._codec = KeyCodec(key_schema)
+        self.cursor = KeyCursor(self._codec.shown)
+        self._max_parallelism = max_parallelism
+        self._key_groups = key_groups
+        self._now_ms = (place or StatePlace()).now_ms
+        self._states: dict[str, _State] = {}
+
+    def keys(self, columns: Sequence[pa.Array]) -> list[Key]:
+        return self._codec.keys(columns)
+
+    def columns(self, keys: Sequence[Key]) -> list[pa.Array]:
+        return self._codec.columns(keys)
+
+    def shown(self, key: Key) -> Any:
+        return self._codec.shown(key)
+
+    # --- Declaring ---
+
+    def value_state(self, descriptor: ValueState) -> ValueHandle:
+        if descriptor.pickled or descriptor.ttl is not None:
+            slot = slot_of(descriptor, self.cursor, self._now_ms)
+            self._declare(shape_of(descriptor), slot, NOTHING)
+            return SlotValue(descriptor, self.cursor, slot)
+        if pa.types.is_integer(descriptor.type):
+            kind = CellInteger
+        else:
+            kind = CellValue if copier(descriptor.type) is None else CellNested  # type: ignore[assignment]
+        handle = kind(descriptor, self.cursor)
+        self._declare(shape_of(descriptor), handle, descriptor.default)
+        return handle
+
+    def list_state(self, descriptor: ListState) -> ListHandle:
+        timed = descriptor.ttl is not None
+        make = TimedCellList(descriptor, self.cursor, self._now_ms) if timed else CellList(descriptor, self.cursor)
+        self._declare(shape_of(descriptor), make, None)
+        return make
+
+    def map_state(self, descriptor: MapState) -> MapHandle:
+        timed = descriptor.ttl is not None
+        make = TimedCellMap(descriptor, self.cursor, self._now_ms) if timed else CellMap(descriptor, self.cursor)
+        self._declare(shape_of(descriptor), make, None)
+        return make
+
+    def reducing_state(self, descriptor: ReducingState) -> ReducingHandle:
+        slot = slot_of(descriptor, self.cursor, self._now_ms)
+        self._declare(shape_of(descriptor), slot, NOTHING)
+        return SlotReducing(descriptor, self.cursor, slot)
+
+    def aggregating_state(self, descriptor: AggregatingState) -> AggregatingHandle:
+        slot = slot_of(descriptor, self.cursor, self._now_ms)
+        self._declare(shape_of(descriptor), slot, NOTHING)
+        return SlotAggregating(descriptor, self.cursor, slot)
+
+    def row_state(self, name: str, schema: pa.Schema) -> RowHandle:
+        def decode(array: pa.Array) -> list[Any]:
+            return list(zip(*map(to_list, array.flatten())))
+
+        handle = CellRow(schema, self.cursor)
+        self._declare(Shape(name, "value", pa.struct(list(schema))), handle, None, decode)
+        return handle
+
+    def _declare(
+        self, shape: Shape, owner: Any, default: Any, decode: Callable[[pa.Array], list[Any]] = to_list
+    ) -> None:
+        """`owner` gets the dictionary that is on top, now and after each freeze."""
+        if not shape.name:
+            raise PlanError("a state needs a name")
+        if shape.name in self._states:
+            raise PlanError(f"state {shape.name!r} is declared twice")
+
+        def attach(live: Cells) -> None:
+            owner.data = live
+
+        layout = TableLayout(self._codec.schema, shape)
+        self._states[shape.name] = _State(layout, Layers(default, attach), held_form(shape, decode))
+
+    # --- Batches ---
+
+    def begin(self, keys: Sequence[Key]) -> None:
+        for state in self._states.values():
+            state.layers.tidy(len(keys), lambda key, state=state: self._drop_expired(state, key))  # type: ignore[misc]
+
+    def end(self) -> None:
+        pass
+
+    def _drop_expired(self, state: _State, key: Key) -> None:
+        """A snapshot has found something expired at this key; by now it may have been touched again."""
+        held = state.layers.live[key]
+        if held is not state.layers.live.default:
+            kept = state.form.unexpired(held, self._now_ms())
+            if kept is None:
+                state.layers.live.forget(key)
+            elif kept is not held:
+                state.layers.live[key] = kept
+
+    # --- Snapshots ---
+
+    def freeze(self) -> Mapping[str, FrozenState]:
+        now_ms = self._now_ms()
+        return {
+            name: FrozenHeap(
+                state.layers.freeze(),
+                self._codec,
+                layout=state.layout,
+                form=state.form,
+                max_parallelism=self._max_parallelism,
+                now_ms=now_ms,
+            )
+            for name, state in self._states.items()
+        }
+
+    def restore(self, states: Mapping[str, RestoredState]) -> None:
+        now_ms = self._now_ms()
+        for name, restored in states.items():
+            if name not in self._states:
+                known = ", ".join(sorted(self._states)) or "none"
+                raise CheckpointError(
+                    f"the checkpoint holds state {name!r}, which the function does not declare ({known})"
+                )
+            state = self._states[name]
+            for table in restored.tables():
+                adapted = state.layout.adapted(table, now_ms)
+                state.layout.check_groups(adapted, self._key_groups)
+                self._take_over(state, adapted)
+
+    def _take_over(self, state: _State, table: pa.Table) -> None:
+        width = 1 + len(self._codec.schema)
+        for batch in table.to_batches(max_chunksize=RESTORE_ROWS):
+            keys = self._codec.keys(batch.columns[1:width])
+            state.form.restore(state.layers.live, keys, batch.columns[width:])
+
+    def close(self) -> None:
+        for state in self._states.values():
+            state.layers.clear()

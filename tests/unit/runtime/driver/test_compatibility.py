@@ -1,0 +1,79 @@
+"""Whether a checkpoint fits a plan, and what is said when it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.runtime.fakes import Pass, Script, Shelf, operator, plan_of
+from weir.errors import CheckpointError
+from weir.graph.plan import Forward, Plan
+from weir.ids import AttemptId, CheckpointId, Uid
+from weir.runtime.driver.compatibility import check_compatible
+from weir.runtime.storage.locations import MemoryStorage
+from weir.snapshot.manifest import VERSION, Manifest, OperatorSnapshot, PartOf
+from weir.snapshot.messages import FileRef, Json, StatePart
+
+STATE = StatePart("arrow", {"0": FileRef("f", 1, "sha256:0")})
+
+
+def plan(uid: str = "sum", states: tuple[str, ...] = ("values",), max_parallelism: int = 8) -> Plan:
+    made = plan_of(
+        (1, [operator("source", Script()), operator(uid, Pass(states))]),
+        (1, [operator("sink", Shelf())]),
+        edges=[(0, 1, Forward())],
+    )
+    return Plan(made.vertices, made.edges, max_parallelism)
+
+
+def manifest(max_parallelism: int = 8, **operators: tuple[Json, dict[str, StatePart]]) -> Manifest:
+    parts = {Uid(uid): PartOf(0, inline, files) for uid, (inline, files) in operators.items()}
+    snapshots = {uid: OperatorSnapshot(1, (part,)) for uid, part in parts.items()}
+    return Manifest(VERSION, "job", CheckpointId(4), AttemptId(1), max_parallelism, 0.0, snapshots)
+
+
+def test_a_checkpoint_of_the_same_plan_fits() -> None:
+    full: dict[str, Any] = {"source": (3, {}), "sum": (None, {"values": STATE}), "sink": ({"pending": []}, {})}
+    check_compatible(manifest(**full), plan(), MemoryStorage(0))
+
+
+def test_an_operator_that_the_checkpoint_does_not_know_is_new() -> None:
+    check_compatible(manifest(source=(3, {})), plan(), MemoryStorage(0))
+
+
+def test_another_max_parallelism_is_refused_with_both_numbers() -> None:
+    with pytest.raises(CheckpointError, match=r"max_parallelism 16, the job has 8.*Set Settings.max_parallelism back"):
+        check_compatible(manifest(16), plan(), MemoryStorage(0))
+
+
+@pytest.mark.parametrize("held", [(None, {"values": STATE}), ({"position": 0}, {})], ids=["table", "inline"])
+def test_state_that_no_operator_claims_is_refused_with_the_uids_that_exist(held: Any) -> None:
+    message = r"checkpoint 4 holds state of operator 'sum', which is not in the job.*\['sink', 'source', 'total'\].*uid"
+    with pytest.raises(CheckpointError, match=message):
+        check_compatible(manifest(sum=held), plan(uid="total"), MemoryStorage(0))
+
+
+def test_state_that_no_operator_claims_may_be_dropped_when_the_user_says_so_but_not_the_number_of_key_groups() -> None:
+    full: dict[str, Any] = {"gone": (None, {"values": STATE}), "sum": (None, {"values": STATE, "counts": STATE})}
+    with pytest.raises(CheckpointError, match="allow_dropped_state=True"):
+        check_compatible(manifest(**full), plan(), MemoryStorage(0))
+    check_compatible(manifest(**full), plan(), MemoryStorage(0), may_drop=True)
+    with pytest.raises(CheckpointError, match="max_parallelism 16"):
+        check_compatible(manifest(16), plan(), MemoryStorage(0), may_drop=True)
+
+
+def test_an_operator_without_state_may_be_removed() -> None:
+    check_compatible(manifest(gone=(None, {})), plan(), MemoryStorage(0))
+    # How far event time had come is nothing to be missed.
+    check_compatible(manifest(gone=({"watermark_us": 5, "rows_late": 1}, {})), plan(), MemoryStorage(0))
+
+
+def test_a_state_table_that_the_operator_no_longer_has_is_refused_by_name() -> None:
+    with pytest.raises(CheckpointError, match=r"state \['counts'\] of operator 'sum' \(the sum\).*\['values'\]"):
+        check_compatible(manifest(sum=(None, {"values": STATE, "counts": STATE})), plan(), MemoryStorage(0))
+
+
+def test_a_table_under_the_uid_of_a_sink_is_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"\['values'\] of operator 'sink'.*declares \[\]"):
+        check_compatible(manifest(sink=(None, {"values": STATE})), plan(), MemoryStorage(0))

@@ -1,0 +1,42 @@
+"""The allocator is tidied now and then, and only where it can be."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from weir.runtime.task.memory import ARENAS_MAX, TRIM_INTERVAL_MS, Allocator
+
+
+def test_free_pages_go_back_once_in_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[Any, ...]] = []
+    library = SimpleNamespace(
+        malloc_trim=lambda pad: calls.append(("trim", pad)), mallopt=lambda *given: calls.append(given)
+    )
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(pa, "set_memory_pool", lambda pool: None)
+    allocator = Allocator()
+    assert [value for _, value in calls] == [ARENAS_MAX]
+    for now_ms in (TRIM_INTERVAL_MS, TRIM_INTERVAL_MS + 1, 2 * TRIM_INTERVAL_MS, 2.5 * TRIM_INTERVAL_MS):
+        allocator.tidy(now_ms)
+    assert calls[1:] == [("trim", 0), ("trim", 0)]
+
+
+def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
+    Allocator().tidy(1e9)
+
+
+def test_it_works_here_and_arrow_uses_the_same_allocator() -> None:
+    before = pa.default_memory_pool()
+    try:
+        Allocator().tidy(1e9)
+        if platform.libc_ver()[0] == "glibc":
+            assert pa.default_memory_pool().backend_name == "system"
+    finally:
+        pa.set_memory_pool(before)

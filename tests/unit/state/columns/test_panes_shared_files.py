@@ -1,0 +1,54 @@
+"""Files of panes and runs that later checkpoints refer to: always those that the newest completed one names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.states import Shelf
+from weir.snapshot.messages import StatePart
+from weir.state.columns.panes import FrozenPane, FrozenPanes
+from weir.state.columns.rows import FrozenRun, FrozenRuns
+from weir.state.frozen import KEY_GROUP_COLUMN, FrozenState
+from weir.state.keys.index import KeyIndex
+
+SCHEMA = pa.schema([(KEY_GROUP_COLUMN, pa.int32()), ("key", pa.int64()), ("value", pa.int64())])
+ROWS = pa.record_batch({"key": pa.array([1, 2], pa.int64()), "value": pa.array([10, 20], pa.int64())})
+
+
+def panes() -> Callable[[], FrozenState]:
+    index = KeyIndex(pa.schema([("key", pa.int64())]))
+    index.slots([ROWS["key"]])
+    pane = FrozenPane("p0", index.freeze(), [ROWS["value"]], numbers=np.arange(2))
+    return lambda: FrozenPanes(SCHEMA, [pane], 128)
+
+
+def runs() -> Callable[[], FrozenState]:
+    run = FrozenRun(0, ROWS)
+    return lambda: FrozenRuns(SCHEMA, ["key"], [run], 128)
+
+
+def paths(part: StatePart) -> list[str]:
+    return [file.path for file in part.files.values()]
+
+
+@pytest.mark.parametrize("state", [panes, runs])
+def test_checkpoints_that_overlapped_leave_the_files_of_the_newest_to_those_that_follow(
+    state: Callable[[], Callable[[], FrozenState]],
+) -> None:
+    # With more under way than are retained, the first may be retired, with its files, before a third begins.
+    freeze, shelf = state(), Shelf()
+
+    def written(frozen: FrozenState, checkpoint: int) -> StatePart:
+        shelf.prefix = f"{checkpoint}-"
+        return frozen.write(shelf)
+
+    first, second = freeze(), freeze()
+    parts = written(first, 1), written(second, 2)
+    assert paths(parts[0]) != paths(parts[1])
+    first.confirmed(parts[0])
+    second.confirmed(parts[1])
+    assert paths(written(freeze(), 3)) == paths(parts[1])
