@@ -18,7 +18,7 @@ CHECK_SEEDS := 300
 
 export PYTHON
 
-.PHONY: help demo test test-seeds sim-variants test-services test-services-quick check lint format sim bench clean distclean
+.PHONY: help demo test test-plain test-seeds sim-variants test-services test-services-quick check lint format sim bench clean distclean
 
 help: ## show this
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  \033[36mmake %-19s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,10 @@ demo: $(RUN) ## count words on an embedded Spark, kill a worker in the middle, v
 test: $(DEV) lint ## everything that must hold before a merge
 	$(BIN)/python -m pytest -q -n $(JOBS) -m "not spark and not services and not variants" tests
 	$(JAVA) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations=10 -m spark tests
+
+test-plain: ## a user's first hour, where nothing is installed but weir: README, resume, savepoint, state, demo
+	scripts/setup.sh plain
+	$(JAVA) .venv-plain/bin/python tests/plain.py
 
 test-services: $(DEV) ## everything against real servers, which are fetched once: S3 (versitygw, MinIO) and HDFS
 	scripts/services.sh s3 hdfs minio
@@ -74,7 +78,7 @@ clean: ## remove caches and what runs left behind; keeps the environment
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment too
-	rm -rf $(VENV)
+	rm -rf $(VENV) .venv-plain
 
 $(RUN): pyproject.toml scripts/setup.sh
 	scripts/setup.sh run

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Make .venv and install the package into it: `scripts/setup.sh run` or `scripts/setup.sh dev`.
+# Make .venv and install the package into it: `scripts/setup.sh run` or `scripts/setup.sh dev`; or .venv-plain, with what a
+# user gets by `pip install` and nothing else: `scripts/setup.sh plain`.
 # Called by make, which keeps a stamp; safe to call again. PYTHON names the interpreter to use.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -7,6 +8,7 @@ cd "$(dirname "$0")/.."
 
 kind="${1:-run}"
 venv=.venv
+[ "$kind" = plain ] && venv=.venv-plain
 
 is_recent() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' >/dev/null 2>&1; }
 
@@ -54,8 +56,15 @@ fi
 case "$kind" in
   run) what="." ;;
   dev) what=".[dev]" ;;
-  *) die "usage: scripts/setup.sh run|dev" ;;
+  plain) what="." ;;
+  *) die "usage: scripts/setup.sh run|dev|plain" ;;
 esac
 say "installing weir and its dependencies into $venv (the first time, this fetches Spark: several hundred MB)"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade pip
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$what"
+pip_install() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
+if [ "$kind" = plain ]; then
+  pip_install "$what"
+  pip_install --force-reinstall --no-deps "$what" # the sources may have changed and the version not
+else
+  pip_install --editable "$what"
+fi

@@ -8,7 +8,7 @@ sizes. Reads only, and never unpickles anything.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,7 @@ def read(spark: SparkSession, checkpoint: str | os.PathLike[str], *, uid: str, s
     root, count, max_parallelism = origin.root, len(operator.parts), manifest.max_parallelism
     schema = _shown(stored_schema(operator, chosen, CheckpointFiles(origin.open()), max_parallelism))
 
-    def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from weir.runtime.storage.locations import open_storage
 
         files = CheckpointFiles(open_storage(root, create=False))
@@ -71,7 +71,10 @@ def read(spark: SparkSession, checkpoint: str | os.PathLike[str], *, uid: str, s
 
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return spark.range(count, numPartitions=count).mapInArrow(tables, from_arrow_schema(schema))
+    # Not above: the daemon that forks Spark's workers is run as a module, and must not be imported before.
+    from weir.runtime.spark.stage import map_in_arrow
+
+    return map_in_arrow(spark.range(count, numPartitions=count), tables, from_arrow_schema(schema))
 
 
 def state_tables(checkpoint: str | os.PathLike[str], *, uid: str, state: str | None = None) -> Iterator[pa.Table]:

@@ -22,6 +22,7 @@ from weir.texts import quoted, shown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 TaskMain = Callable[[int], None]
 BatchFunction = Callable[[Iterable[Any]], Iterator[Any]]
@@ -147,7 +148,9 @@ def shipped(function: BatchFunction, *, what: str) -> BatchFunction:
     return run
 
 
-def map_in_arrow(frame: DataFrame, function: BatchFunction, schema: str, *, barrier: bool = False) -> DataFrame:
+def map_in_arrow(
+    frame: DataFrame, function: BatchFunction, schema: StructType | str, *, barrier: bool = False
+) -> DataFrame:
     """`DataFrame.mapInArrow`, which in classic PySpark 4 asks for pandas although it makes no use of it."""
     if classic_context(frame.sparkSession) is None or importlib.util.find_spec("pandas") is not None:
         return frame.mapInArrow(function, schema, barrier=barrier)
