@@ -135,7 +135,9 @@ class Users:
             if asked.answer == "done" and asked.savepoint is not None:
                 read_savepoint(self._world, asked.savepoint)
             elif asked.answer == "failed" and asked.savepoint is not None and self._is_tidy(asked):
-                if left := _files_of(self._world, asked.savepoint):
+                root = f"{_path(asked.savepoint)}/"
+                files = _files_of(self._world, asked.savepoint)
+                if left := [name for name in files if f"{root}{name}" not in self._world.came_late]:
                     raise SimulationFailed(f"{asked.name} failed, and left {sorted(left)}")
             elif asked.answer is None and asked.savepoint is not None and asked.driver.ended:
                 raise SimulationFailed(f"{asked.name} was never answered by {asked.driver.name}")

@@ -110,6 +110,8 @@ class World:
         self.sinks: list[Sink] = self.job.sinks
         self.stages: dict[tuple[int, AttemptId], SimStage] = {}
         self.orphans: list[Call] = []
+        self.came_late: set[str] = set()
+        """What processes were writing when they died, and may have written since."""
         """Calls of processes that are gone; each may still take effect."""
         self.completed_ids: list[int] = []
         self._given_out: dict[tuple[Lineage, CheckpointId], tuple[int, int]] = {}
@@ -352,6 +354,7 @@ class World:
                 whole = Call(call.name, call.half) if dice < 0.1 else call
                 whole.not_before_ms = call.not_before_ms
                 self.orphans.append(whole)
+                self.came_late.add(call.path)
 
     def _stages(self) -> None:
         for key, stage in list(self.stages.items()):
