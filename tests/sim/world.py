@@ -110,8 +110,7 @@ class World:
         self.sinks: list[Sink] = self.job.sinks
         self.stages: dict[tuple[int, AttemptId], SimStage] = {}
         self.orphans: list[Call] = []
-        self.came_late: set[str] = set()
-        """What processes were writing when they died, and may have written since."""
+        self.came_late: set[str] = set()  # what processes were writing when they died, and may have written since
         """Calls of processes that are gone; each may still take effect."""
         self.completed_ids: list[int] = []
         self._given_out: dict[tuple[Lineage, CheckpointId], tuple[int, int]] = {}
