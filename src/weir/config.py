@@ -38,6 +38,10 @@ _NUMBER_MAX = 1 << 63
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
 
 
+BARE_SECONDS_MAX = 60
+"""A number without a unit is so many seconds; a larger one was often meant as milliseconds, and is refused."""
+
+
 def duration_ms(value: Duration, name: str = "duration") -> int:
     """Turn a duration into whole milliseconds.
 
@@ -58,6 +62,9 @@ def duration_ms(value: Duration, name: str = "duration") -> int:
         )
     if ms < 0:
         raise ConfigError(f"{name}: {value!r} is negative")
+    if isinstance(value, (int, float)) and value > BARE_SECONDS_MAX:
+        hint = f"write '{value}ms' or '{value}s', whichever is meant"
+        raise ConfigError(f"{name}: {value!r} would be {value:,} seconds, as numbers without a unit are; {hint}")
     return round(ms)
 
 

@@ -189,3 +189,10 @@ def test_checkpoints_speak_in_milliseconds_and_bytes() -> None:
 def test_without_an_interval_or_a_mode_there_are_no_periodic_checkpoints() -> None:
     assert Checkpoints(every=None).interval_ms is None
     assert Checkpoints(every="5s", mode="none").interval_ms is None
+
+
+@pytest.mark.parametrize("value", [61, 5_000, 60.5])
+def test_a_bare_number_above_a_minute_is_refused_with_what_may_be_meant(value: float) -> None:
+    with pytest.raises(ConfigError, match=rf"every: {value} would be .* write '{value}ms' or '{value}s'"):
+        Checkpoints(every=value)
+    assert duration_ms(60) == 60_000

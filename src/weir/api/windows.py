@@ -5,6 +5,8 @@ Comes in: sizes, gaps and numbers. Goes out: windows and triggers, checked. Pure
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from weir.config import Duration, duration_ms
 from weir.errors import PlanError
 from weir.operators.windows.calendar import MONDAY, CalendarLength, CalendarWindows
@@ -65,7 +67,7 @@ def _calendar(size: Duration, slide: Duration, offset: Duration, timezone: str |
             raise PlanError(f"windows of {size!r} cannot begin {offset!r} later: give the offset in days or less")
         anchor, offset = anchor + shift.count, 0
     elif shift is not None:
-        anchor, offset = (anchor + shift.count, 0) if step.unit == "day" else (anchor, shift.count * 86_400)
+        anchor, offset = (anchor + shift.count, 0) if step.unit == "day" else (anchor, timedelta(days=shift.count))
     offset_us = duration_ms(offset, "offset") * 1_000
     return CalendarWindows(step.unit, whole.count, step.count, timezone or "UTC", anchor, offset_us)
 
