@@ -3,8 +3,8 @@
     import weir
     from weir import connectors as io
 
-These are the public names. Public too is what weir.connectors, weir.connectors.base (for people who write connectors),
-weir.errors, weir.state and weir.testing name in their `__all__`; every other module is private, and may change.
+These are the public names. Public too are weir.connectors, weir.connectors.base (for people who write connectors),
+weir.errors, weir.state and weir.testing; every other module is private, and may change with any version.
 """
 
 from weir import errors, state
