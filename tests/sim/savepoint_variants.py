@@ -14,7 +14,7 @@ from weir.runtime.driver.loop import Driver
 from weir.runtime.storage.checkpoints import CheckpointStore
 from weir.runtime.storage.savepoints import SavepointDesk
 from weir.runtime.task.snapshots import Snapshot, Snapshotter
-from weir.runtime.task.subtask import SourceSubtask
+from weir.runtime.task.source_subtask import SourceSubtask
 from weir.snapshot.checkpoints import Listing
 from weir.snapshot.messages import (
     CheckpointCompleted,

@@ -30,7 +30,8 @@ from weir.runtime.storage.retirement import Retirement
 from weir.runtime.task import worker as worker_module
 from weir.runtime.task.sink_end import SinkEnd
 from weir.runtime.task.snapshots import Snapshot, Snapshotter
-from weir.runtime.task.subtask import SourceSubtask, Subtask
+from weir.runtime.task.source_subtask import SourceSubtask
+from weir.runtime.task.subtask import Subtask
 from weir.runtime.task.worker import _Builder
 from weir.snapshot.alignment import AtLeastOnceAlignment
 from weir.snapshot.checkpoints import Listing

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from weir.errors import DataError, JobError, ProtocolViolation
-from weir.ids import CheckpointId, SubtaskId, Uid
+from weir.ids import CheckpointId, Uid
 from weir.operators.base import Frozen
 from weir.operators.loop import LOG, FrozenLog, LoopHeadOperator
 from weir.runtime.ports import Element, InChannel
 from weir.runtime.task.backlog import Backlog, Waiting
+from weir.runtime.task.inner_subtask import InnerSubtask, Inputs
 from weir.runtime.task.snapshots import Said, Snapshot
-from weir.runtime.task.subtask import Activity, InnerSubtask
+from weir.runtime.task.subtask import Activity, Equipment
 from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput
 from weir.snapshot.loop_log import (
     NONE_BEGUN,
@@ -53,8 +54,8 @@ class _Log:
 class LoopHeadSubtask(InnerSubtask):
     """An inner subtask whose `inputs` are those from outside the loop; `back` are its back-edges."""
 
-    def __init__(self, subtask: SubtaskId, *, back: Sequence[InChannel], backlog: Backlog, **common: object) -> None:
-        super().__init__(subtask, **common)  # type: ignore[arg-type]
+    def __init__(self, equipment: Equipment, inputs: Inputs, *, back: Sequence[InChannel], backlog: Backlog) -> None:
+        super().__init__(equipment, inputs)
         operator = self.chain.links[0].operator
         if len(self.chain.links) != 1 or not isinstance(operator, LoopHeadOperator):
             raise ProtocolViolation(f"subtask {self.id}: the head of a loop is chained to something")

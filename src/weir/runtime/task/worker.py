@@ -30,12 +30,14 @@ from weir.runtime.storage.stores.retry import patience_of
 from weir.runtime.task.backlog import Backlog
 from weir.runtime.task.chain import Chain, Link
 from weir.runtime.task.gate import Gate
+from weir.runtime.task.inner_subtask import InnerSubtask, Inputs
 from weir.runtime.task.loop_head import LoopHeadSubtask
 from weir.runtime.task.metrics import TimeSpent
 from weir.runtime.task.sink_end import SinkEnd
 from weir.runtime.task.snapshots import Snapshotter
-from weir.runtime.task.subtask import Activity, InnerSubtask, SourceSubtask, Subtask
-from weir.snapshot.alignment import Alignment, AtLeastOnceAlignment, ExactlyOnceAlignment
+from weir.runtime.task.source_subtask import SourceSubtask
+from weir.runtime.task.subtask import Activity, Equipment, Subtask
+from weir.snapshot.alignment import AtLeastOnceAlignment, ExactlyOnceAlignment
 from weir.snapshot.backoff import Backoff
 from weir.snapshot.elements import Barrier
 from weir.snapshot.manifest import Manifest
@@ -268,57 +270,48 @@ class _Builder:
         )
         inner = [operator for operator in operators if isinstance(operator.spec, OperatorSpec)]
         chain = Chain([self._link(operator, gate) for operator in inner], sink.write if sink else gate.emit)
-        common = {
-            "chain": chain,
-            "gate": gate,
-            "sink": sink,
-            "snapshotter": snapshotter,
-            "clock": self._ports.clock,
-            "buffer_timeout_ms": duration_ms(self._config.settings.buffer_timeout),
-            "watermark_interval_ms": duration_ms(self._config.settings.watermark_interval),
-        }
+        equipment = Equipment(
+            id=self._subtask,
+            chain=chain,
+            gate=gate,
+            sink=sink,
+            snapshotter=snapshotter,
+            clock=self._ports.clock,
+            buffer_timeout_ms=duration_ms(self._config.settings.buffer_timeout),
+            watermark_interval_ms=duration_ms(self._config.settings.watermark_interval),
+        )
         if isinstance(operators[0].spec, Source):
-            return self._source(operators[0], operators[0].spec, common)
-        return self._inner(common)
+            return self._source(operators[0], operators[0].spec, equipment)
+        return self._inner(equipment)
 
-    def _source(self, operator: PlannedOperator, source: Source, common: dict[str, Any]) -> Subtask:
+    def _source(self, operator: PlannedOperator, source: Source, equipment: Equipment) -> Subtask:
         context = self._context(operator)
         restored = self._restored(context)
         reader = source.reader()
         self._opened.append(reader.close)
         reader.open(context, None if restored is None else restored.inline)
         rows_max = self._config.settings.batch_rows_max
-        return SourceSubtask(self._subtask, context=context, reader=reader, rows_max=rows_max, **common)
+        return SourceSubtask(equipment, context=context, reader=reader, rows_max=rows_max)
 
-    def _inner(self, common: dict[str, Any]) -> Subtask:
+    def _inner(self, equipment: Equipment) -> Subtask:
         plan, settings = self._config.plan, self._config.settings
         edges = plan.in_edges(self._subtask.vertex)
         lines = [(edge, channel) for edge in edges for channel in plan.in_channels(edge, self._subtask.index)]
         back = [self._ports.transport.into(channel) for edge, channel in lines if edge.is_back]
         laid = [(edge, channel) for edge, channel in lines if not edge.is_back]
-        channels = [self._ports.transport.into(channel) for _, channel in laid]
-        alignment: Alignment
-        make: Callable[..., InnerSubtask]
-        if self._config.mode == "at_least_once":
-            alignment = AtLeastOnceAlignment(len(channels))
-        else:
-            alignment = ExactlyOnceAlignment(len(channels))
-        if back:
-            limits = size_bytes(settings.loop_memory_max), size_bytes(settings.loop_disk_max)
-            waits = Backlog(*limits, self._ports.directory)
-            make = partial(LoopHeadSubtask, back=back, backlog=waits)
-        else:
-            make = InnerSubtask
-        return make(
-            self._subtask,
-            inputs=channels,
+        at_least_once = self._config.mode == "at_least_once"
+        inputs = Inputs(
+            channels=[self._ports.transport.into(channel) for _, channel in laid],
             ports=[edge.port for edge, _ in laid],
-            timeless=[i for i, (edge, _) in enumerate(laid) if not edge.has_watermarks],
-            alignment=alignment,
+            alignment=AtLeastOnceAlignment(len(laid)) if at_least_once else ExactlyOnceAlignment(len(laid)),
             rows_max=settings.batch_rows_max,
             bytes_max=size_bytes(settings.batch_bytes_max),
-            **common,
+            timeless=[i for i, (edge, _) in enumerate(laid) if not edge.has_watermarks],
         )
+        if not back:
+            return InnerSubtask(equipment, inputs)
+        limits = size_bytes(settings.loop_memory_max), size_bytes(settings.loop_disk_max)
+        return LoopHeadSubtask(equipment, inputs, back=back, backlog=Backlog(*limits, self._ports.directory))
 
     def _sink(self, operator: PlannedOperator) -> SinkEnd | None:
         if not isinstance(operator.spec, Sink):

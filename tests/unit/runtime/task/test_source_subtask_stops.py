@@ -1,10 +1,11 @@
-"""One subtask, step by step, when the job is saved, stopped or drained."""
+"""One source subtask, step by step, when the job is saved, stopped or drained."""
 
 from __future__ import annotations
 
 from tests.unit.runtime.fakes import ScriptReader, rows
-from tests.unit.runtime.task.test_subtask import barrier, bench, checkpoint
-from weir.runtime.task.subtask import Activity, SourceSubtask
+from tests.unit.runtime.task.subtask_bench import barrier, bench, checkpoint
+from weir.runtime.task.source_subtask import SourceSubtask
+from weir.runtime.task.subtask import Activity
 from weir.snapshot.elements import Barrier, EndOfInput
 
 
@@ -53,13 +54,3 @@ def test_a_drained_source_ends_its_input_and_still_answers_barriers_with_its_pos
     it.steps()
     assert it.output == [[1], EndOfInput(), barrier(1, "there")]
     assert it.answers == [("taken", 1)]
-
-
-def test_an_inner_subtask_learns_of_the_savepoint_from_the_barrier_and_passes_it_on() -> None:
-    it = bench(inputs=2)
-    it.inputs[0].inbox.append(barrier(1, "memory-of-test://a"))
-    it.inputs[1].inbox.append(barrier(1, "memory-of-test://a"))
-    it.inputs[0].inbox.append(barrier(2))
-    it.inputs[1].inbox.append(barrier(2))
-    it.steps()
-    assert it.output == [barrier(1, "memory-of-test://a"), barrier(2)]

@@ -1,0 +1,171 @@
+"""A subtask that takes from channels: in turn, aligning barriers and merging watermarks.
+
+Comes in: elements of its input channels. Goes out: rows through the chain; barriers and
+watermarks once all channels have brought them. Never asks a channel for more than is
+there, and takes nothing from one that is blocked by alignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from weir.errors import ProtocolViolation
+from weir.ids import CheckpointId
+from weir.runtime.ports import Element, InChannel
+from weir.runtime.task.subtask import Equipment, Subtask
+from weir.runtime.task.turns import Turns
+from weir.snapshot.alignment import (
+    Alignment,
+    AlignmentEvent,
+    BarrierArrived,
+    BarrierCancelArrived,
+    BlockChannel,
+    CheckpointAborted,
+    PassCancel,
+    TakeSnapshot,
+    UnblockChannels,
+)
+from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput, StreamIdle, Watermark
+from weir.snapshot.watermarks import WatermarkMerge
+
+FAVOURED_TURNS = 3
+"""How often channels that hold event time back go before one that is ahead of them."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What an inner subtask takes from."""
+
+    channels: Sequence[InChannel]
+    ports: Sequence[int]
+    """By channel: which input of the first operator it belongs to."""
+    alignment: Alignment
+    rows_max: int
+    bytes_max: int
+    """How much of what waits on a channel is taken as one batch."""
+    timeless: Collection[int] = ()
+    """Channels on which no watermarks come."""
+
+
+class InnerSubtask(Subtask):
+    """Takes from its input channels in turn, aligning barriers.
+
+    Those that are ahead in event time have fewer turns: what they bring would only wait in state for the others.
+    """
+
+    def __init__(self, equipment: Equipment, inputs: Inputs) -> None:
+        super().__init__(equipment)
+        self._inputs = inputs.channels
+        self._ports = inputs.ports
+        self._watermarks = WatermarkMerge(len(inputs.channels), inputs.timeless)
+        self._alignment = inputs.alignment
+        self._rows_max = inputs.rows_max
+        self._bytes_max = inputs.bytes_max
+        self._blocked: set[int] = set()
+        self._ended: set[int] = set()
+        self._behind, self._ahead = Turns(), Turns()
+        self._favoured = 0
+        """Turns since a channel that was ahead had one, although it had something."""
+        self._barriers: dict[CheckpointId, Barrier] = {}
+        """Those that have come in on some channel, until their snapshot is taken or overtaken."""
+
+    def abort(self, checkpoint: CheckpointId) -> None:
+        super().abort(checkpoint)
+        self._align(CheckpointAborted(checkpoint))
+
+    def _work(self) -> bool:
+        if self._left_to_end and self._go_on_ending():
+            return True
+        channel = self._next_channel()
+        if channel is None:
+            return False
+        self._take(channel)
+        return True
+
+    def _next_channel(self) -> int | None:
+        """Whose turn it is, of those that have something."""
+        ready = [
+            channel
+            for channel, queue in enumerate(self._inputs)
+            if channel not in self._blocked and (element := queue.peek()) is not None and self._may_take(element)
+        ]
+        behind = [channel for channel in ready if not self._watermarks.is_ahead(channel)]
+        if len(behind) == len(ready):
+            return self._behind.next_of(behind)
+        if behind and self._favoured < FAVOURED_TURNS:
+            self._favoured += 1
+            return self._behind.next_of(behind)
+        self._favoured = 0
+        return self._ahead.next_of([channel for channel in ready if channel not in behind])
+
+    def _may_take(self, element: Element) -> bool:
+        # Markers pass also where there is no room for rows: these are part of the snapshot.
+        return not (isinstance(element, pa.RecordBatch) and self.chain.is_full)
+
+    def _take(self, channel: int) -> None:
+        element = self._inputs[channel].peek()
+        self._inputs[channel].pop()
+        if isinstance(element, pa.RecordBatch):
+            self._watermarks.resumed(channel)
+            self._holds_idle = False
+            self.chain.process_from(self._ports[channel], self._merged(channel, element))
+            return
+        if isinstance(element, Barrier):
+            self._barriers[element.checkpoint] = element
+            self._align(BarrierArrived(channel, element.checkpoint))
+        elif isinstance(element, BarrierCancelled):
+            self._align(BarrierCancelArrived(channel, element.checkpoint))
+        elif isinstance(element, Watermark):
+            self._advance(self._watermarks.advanced(channel, element.time_us))
+        elif isinstance(element, StreamIdle):
+            self._advance(self._watermarks.idle(channel))
+            if self._watermarks.is_idle:
+                self._pass_idle()
+        elif isinstance(element, EndOfInput):
+            self._ended.add(channel)
+            if len(self._ended) == len(self._inputs):
+                self._inputs_over()
+            else:
+                self._advance(self._watermarks.ended(channel))
+        else:
+            raise ProtocolViolation(f"subtask {self.id}: unknown element {element!r}")
+
+    def _inputs_over(self) -> None:
+        """All channels have ended."""
+        self._end()
+
+    def _advance(self, time_us: int | None) -> None:
+        if time_us is not None:
+            self._pass_watermark(self.chain.watermark(time_us))
+
+    def _merged(self, channel: int, first: pa.RecordBatch) -> pa.RecordBatch:
+        # A slow operator finds several batches waiting and takes them as one: large batches under load, and
+        # no waiting without.
+        queue = self._inputs[channel]
+        batches, rows, size = [first], first.num_rows, first.nbytes
+        while isinstance(following := queue.peek(), pa.RecordBatch):
+            rows += following.num_rows
+            size += following.nbytes
+            if rows > self._rows_max or size > self._bytes_max:
+                break
+            batches.append(following)
+            queue.pop()
+        return first if len(batches) == 1 else pa.concat_batches(batches)
+
+    def _align(self, event: AlignmentEvent) -> None:
+        for effect in self._alignment.handle(event):
+            if isinstance(effect, BlockChannel):
+                self._blocked.add(effect.channel)
+            elif isinstance(effect, UnblockChannels):
+                self._blocked.clear()
+            elif isinstance(effect, TakeSnapshot):
+                self._snapshot(self._barriers[effect.checkpoint])
+                self._barriers = {n: barrier for n, barrier in self._barriers.items() if n > effect.checkpoint}
+            elif isinstance(effect, PassCancel):
+                self._gate.mark(BarrierCancelled(effect.checkpoint))
+                self._snapshotter.decline(effect.checkpoint, "its barrier was overtaken or cancelled")
+            else:
+                raise ProtocolViolation(f"subtask {self.id}: unknown effect {effect!r}")
