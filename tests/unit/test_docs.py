@@ -14,7 +14,7 @@ from weir.connectors import collection, generator
 from weir.connectors.formats import line_blocks
 from weir.errors import WeirError
 from weir.graph import logical
-from weir.operators.aggregates import running as aggregate
+from weir.operators.aggregates import partial as aggregate
 from weir.operators.functions import rows as row_functions
 from weir.runtime.job import launch
 from weir.runtime.net import control, feed_inbox

@@ -50,6 +50,11 @@ class AggregateLayout:
         fields = [self.input_schema.field(key) for key in self.keys]
         return pa.schema([pa.field(field.name, in_flight_type(field.type), field.nullable) for field in fields])
 
+    def keys_of(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """The key columns of rows of the user, in the types that they have in flight."""
+        columns = [(batch.column(field.name), field.type) for field in self.key_schema]
+        return [array if array.type == kind else array.cast(kind) for array, kind in columns]
+
     @cached_property
     def accumulators(self) -> dict[str, list[pa.Field]]:
         """The accumulators of each output, named after it."""

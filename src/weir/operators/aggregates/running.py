@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,8 @@ from weir.errors import CheckpointError, ProtocolViolation
 from weir.operators.aggregates.base import Aggregate
 from weir.operators.aggregates.frames import distinct
 from weir.operators.aggregates.layout import AggregateLayout, check_same_columns, output_of
-from weir.operators.aggregates.state import KeyedState, PassingState, blamed, in_batches
+from weir.operators.aggregates.partial import PartialOperator
+from weir.operators.aggregates.state import KeyedState, PassingState, in_batches
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.user_code import operator_label
 from weir.state.frozen import CheckedState
@@ -26,18 +27,6 @@ from weir.state.keys.xxhash64 import Ints
 
 STATE = "aggregate"
 """The name of the state table."""
-
-HELD_KEYS_MAX = 262_144
-"""Keys that the first half remembers; before there are more, it emits what it holds unasked, and forgets them."""
-
-JUDGED_ROWS_MIN = 4_096
-"""With fewer rows between two flushes it does not matter whether they were worth combining."""
-
-WORTHWHILE_RATIO_MAX = 0.5
-"""Combining pays when it leaves at most this share of the rows."""
-
-PASSED_ROWS = 4_194_304
-"""Rows that pass uncombined, after combining did not pay, before it is tried again."""
 
 CHANGED_ROWS_MAX = 1_048_576
 """Rows whose slots the second half remembers before it reduces them to distinct ones."""
@@ -65,8 +54,8 @@ class PartialAggregate(_AggregateSpec):
         check_same_columns(self.input_schema, inputs, "the first half of an aggregate")
         return self.layout.combined
 
-    def make(self) -> PartialAggregateOperator:
-        return PartialAggregateOperator(self.layout)
+    def make(self) -> PartialOperator:
+        return PartialOperator(self.layout, partial(PassingState, self.layout))
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,59 +85,6 @@ class RunningAggregate(_AggregateSpec):
     def dropped(self, state: str, stored: Callable[[], pa.Schema]) -> tuple[str, ...]:
         outputs = {output_of(name) for name in stored().names[1 + len(self.keys) :]}
         return tuple(sorted(outputs - set(self.aggregates)))
-
-
-class PartialAggregateOperator(Operator):
-    """Holds accumulators between two flushes only, so that it has no state of its own."""
-
-    def __init__(self, layout: AggregateLayout) -> None:
-        self._layout = layout
-        self._may_pass = all(aggregate.lifts_rows for aggregate in layout.aggregates.values())
-        self._rows_in = 0
-        self._rows_to_pass = 0
-
-    def open(self, context: OperatorContext, restored: Restored | None) -> None:
-        self._context = context
-        self._held = PassingState(self._layout, context)
-
-    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
-        if not batch.num_rows:
-            return
-        if self._rows_to_pass <= 0 and self._held.remembered + batch.num_rows > HELD_KEYS_MAX:
-            self.flush(out)
-            self._held.forget_keys()
-        if self._rows_to_pass > 0:  # nothing is held now, so that no row overtakes another
-            self._rows_to_pass -= batch.num_rows
-            out(self._lifted(batch))
-        elif self._held.add_rows(batch):
-            self._rows_in += batch.num_rows
-        else:
-            self.flush(out)
-            out(self._lifted(batch))
-
-    def flush(self, out: Emit) -> None:
-        keys = len(self._held)
-        if not keys:
-            return
-        for batch in self._held.take():
-            out(batch)
-        if self._may_pass and self._rows_in >= JUDGED_ROWS_MIN and keys > WORTHWHILE_RATIO_MAX * self._rows_in:
-            self._rows_to_pass = PASSED_ROWS
-        self._rows_in = 0
-
-    def end(self, out: Emit) -> None:
-        self.flush(out)
-
-    def freeze(self) -> Frozen:
-        if len(self._held):
-            raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
-        return Frozen()
-
-    def _lifted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        keys = [_as_type(batch.column(field.name), field.type) for field in self._layout.key_schema]
-        with blamed(self._context):
-            arrays = [array for aggregate in self._layout.aggregates.values() for array in aggregate.lift(batch)]
-        return pa.RecordBatch.from_arrays([*keys, *arrays], schema=self._layout.combined)
 
 
 class RunningAggregateOperator(Operator):
@@ -204,7 +140,3 @@ class RunningAggregateOperator(Operator):
         if refusal := self._layout.refusal(table.schema):
             raise CheckpointError(f"{operator_label(self._context)}: the checkpoint's state does not fit: {refusal}")
         return table.select(self._layout.stored.names).cast(self._layout.stored)
-
-
-def _as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    return array if array.type == kind else array.cast(kind)

@@ -213,13 +213,18 @@ class PassingState:
         """Keys that take up room."""
         return len(self._index)
 
-    def add_rows(self, batch: pa.RecordBatch) -> bool:
+    def combine(self, batch: pa.RecordBatch) -> bool:
         """Merge rows of the user, unless the second half has to see them one by one: whether they are merged."""
         if not self._accumulators.can_combine(batch):
             return False
         local = self._renumbered(self._index.slots([batch.column(key) for key in self._layout.keys]))
         self._accumulators.add_rows(batch, local, count=self._count)
         return True
+
+    def lifted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Keys and accumulators of each row by itself."""
+        columns = [*self._layout.keys_of(batch), *self._accumulators.lift(batch)]
+        return pa.RecordBatch.from_arrays(columns, schema=self._layout.combined)
 
     def take(self) -> Iterator[pa.RecordBatch]:
         """Keys and accumulators, and forget them."""

@@ -8,9 +8,9 @@ and the lateness that is allowed, a pane is gone as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +18,8 @@ import pyarrow as pa
 from weir.errors import CheckpointError, ProtocolViolation
 from weir.operators.aggregates.frames import distinct
 from weir.operators.aggregates.layout import check_same_columns
-from weir.operators.aggregates.running import JUDGED_ROWS_MIN, PASSED_ROWS, WORTHWHILE_RATIO_MAX
-from weir.operators.aggregates.state import blamed, in_batches
+from weir.operators.aggregates.partial import PartialOperator
+from weir.operators.aggregates.state import Accumulators, in_batches
 from weir.operators.base import WATERMARK, Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.user_code import operator_label
 from weir.operators.windows.definition import WindowDefinition, shown
@@ -38,9 +38,6 @@ PANE = "__pane"
 
 MERGED_SLOTS_MAX = 1_048_576
 """Keys, over windows that end together, that are merged at once."""
-
-HELD_KEYS_MAX = 262_144
-"""Keys, over all panes, that the first half holds before it emits them unasked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +64,8 @@ class PartialWindowAggregate(_WindowSpec):
         check_same_columns(self.of.input_schema, inputs, "the first half of a window")
         return self.combined
 
-    def make(self) -> PartialWindowAggregateOperator:
-        return PartialWindowAggregateOperator(self)
+    def make(self) -> PartialOperator:
+        return PartialOperator(self.of.layout, partial(_HeldPanes, self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,61 +107,42 @@ class WindowAggregate(_WindowSpec):
         return self.of.layout.refusal(plain) or ("same" if stored.names == self.stored.names else "evolved")
 
 
-class PartialWindowAggregateOperator(Operator):
-    """Holds accumulators between two flushes only, so that it has no state of its own."""
+class _HeldPanes:
+    """Accumulators of keys in panes, until they are sent."""
 
-    def __init__(self, spec: PartialWindowAggregate) -> None:
+    def __init__(self, spec: PartialWindowAggregate, context: OperatorContext) -> None:
         self._spec = spec
-        self._layout = spec.of.layout
-        self._may_pass = all(aggregate.lifts_rows for aggregate in spec.of.layout.aggregates.values())
-        self._rows_in = 0
-        self._rows_to_pass = 0
-
-    def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
-        self._held = PaneStore(self._layout, context, self._spec.windows.step_us)
+        self._store = PaneStore(spec.of.layout, context, spec.windows.step_us)
+        self._lifting = Accumulators(spec.of.layout, context)
 
-    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
-        if not batch.num_rows:
-            return
-        panes = self._spec.windows.panes(self._spec.of.times_of(batch, self._context))
-        if self._rows_to_pass <= 0 and len(self._held) + batch.num_rows > HELD_KEYS_MAX:
-            self.flush(out)
-        if self._rows_to_pass > 0:  # nothing is held now, so that no row overtakes another
-            self._rows_to_pass -= batch.num_rows
-            out(self._lifted(batch, panes))
-        elif self._held.combine_rows(batch, panes):
-            self._rows_in += batch.num_rows
-        else:
-            self.flush(out)
-            out(self._lifted(batch, panes))
+    def __len__(self) -> int:
+        return len(self._store)
 
-    def flush(self, out: Emit) -> None:
-        keys = len(self._held)
-        if not keys:
-            return
-        for group in self._held.groups:
+    @property
+    def remembered(self) -> int:
+        return len(self._store)
+
+    def combine(self, batch: pa.RecordBatch) -> bool:
+        return self._store.combine_rows(batch, self._panes(batch))
+
+    def lifted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        keys = self._spec.of.layout.keys_of(batch)
+        columns = [pa.array(self._panes(batch)), *keys, *self._lifting.lift(batch)]
+        return pa.RecordBatch.from_arrays(columns, schema=self._spec.combined)
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        for group in self._store.groups:
             for slots in in_batches(group.slots_of()):
                 columns = [pa.array(group.panes_of(slots)), *group.keys_of(slots), *group.accumulators.read(slots)]
-                out(pa.RecordBatch.from_arrays(columns, schema=self._spec.combined))
-        self._held.clear()
-        if self._may_pass and self._rows_in >= JUDGED_ROWS_MIN and keys > WORTHWHILE_RATIO_MAX * self._rows_in:
-            self._rows_to_pass = PASSED_ROWS
-        self._rows_in = 0
+                yield pa.RecordBatch.from_arrays(columns, schema=self._spec.combined)
+        self._store.clear()
 
-    def end(self, out: Emit) -> None:
-        self.flush(out)
+    def forget_keys(self) -> None:
+        """They went with their panes."""
 
-    def freeze(self) -> Frozen:
-        if len(self._held):
-            raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
-        return Frozen()
-
-    def _lifted(self, batch: pa.RecordBatch, panes: Ints) -> pa.RecordBatch:
-        keys = [batch.column(field.name).cast(field.type) for field in self._layout.key_schema]
-        with blamed(self._context):
-            arrays = [array for aggregate in self._layout.aggregates.values() for array in aggregate.lift(batch)]
-        return pa.RecordBatch.from_arrays([pa.array(panes), *keys, *arrays], schema=self._spec.combined)
+    def _panes(self, batch: pa.RecordBatch) -> Ints:
+        return self._spec.windows.panes(self._spec.of.times_of(batch, self._context))
 
 
 class WindowAggregateOperator(Operator):

@@ -7,16 +7,16 @@ one when the watermark is so far behind its last row that none can follow. Then 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
 
 from weir.errors import CheckpointError, ProtocolViolation
 from weir.operators.aggregates.layout import check_same_columns
-from weir.operators.aggregates.running import HELD_KEYS_MAX, JUDGED_ROWS_MIN, PASSED_ROWS, WORTHWHILE_RATIO_MAX
+from weir.operators.aggregates.partial import PartialOperator
 from weir.operators.aggregates.state import Accumulators, in_batches
 from weir.operators.base import WATERMARK, Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.user_code import operator_label
@@ -59,8 +59,8 @@ class PartialSessionAggregate(_SessionSpec):
         check_same_columns(self.of.input_schema, inputs, "the first half of a session window")
         return self.combined
 
-    def make(self) -> PartialSessionAggregateOperator:
-        return PartialSessionAggregateOperator(self)
+    def make(self) -> PartialOperator:
+        return PartialOperator(self.of.layout, partial(_HeldSessions, self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,63 +98,43 @@ class SessionAggregate(_SessionSpec):
         return self.of.layout.refusal(plain) or ("same" if stored.names == self.stored.names else "evolved")
 
 
-class PartialSessionAggregateOperator(Operator):
-    """Holds pieces of sessions between two flushes only, so that it has no state of its own."""
+class _HeldSessions:
+    """Pieces of sessions, until they are sent."""
 
-    def __init__(self, spec: PartialSessionAggregate) -> None:
+    def __init__(self, spec: PartialSessionAggregate, context: OperatorContext) -> None:
         self._spec = spec
-        self._layout = spec.of.layout
-        self._may_pass = all(aggregate.lifts_rows for aggregate in self._layout.aggregates.values())
-        self._rows_in = 0
-        self._rows_to_pass = 0
-
-    def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
-        self._store = SessionStore(self._layout, context, self._spec.gap_us)
-        self._lifting = Accumulators(self._layout, context)
+        self._store = SessionStore(spec.of.layout, context, spec.gap_us)
+        self._lifting = Accumulators(spec.of.layout, context)
 
-    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
-        if not batch.num_rows:
-            return
-        times = self._spec.of.times_of(batch, self._context)
-        if self._rows_to_pass <= 0 and self._store.remembered + batch.num_rows > HELD_KEYS_MAX:
-            self.flush(out)
-            self._store.forget_keys()
-        if self._rows_to_pass > 0:  # nothing is held now, so that no row overtakes another
-            self._rows_to_pass -= batch.num_rows
-            out(self._lifted(batch, times))
-        elif self._store.combine_rows(batch, times):
-            self._rows_in += batch.num_rows
-        else:
-            self.flush(out)
-            out(self._lifted(batch, times))
+    def __len__(self) -> int:
+        return len(self._store)
 
-    def flush(self, out: Emit) -> None:
-        store, pieces = self._store, len(self._store)
-        if not pieces:
-            return
+    @property
+    def remembered(self) -> int:
+        return self._store.remembered
+
+    def combine(self, batch: pa.RecordBatch) -> bool:
+        return self._store.combine_rows(batch, self._times(batch))
+
+    def lifted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        moments = pa.array(self._times(batch))
+        columns = [moments, moments, *self._spec.of.layout.keys_of(batch), *self._lifting.lift(batch)]
+        return pa.RecordBatch.from_arrays(columns, schema=self._spec.combined)
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        store = self._store
         for slots in in_batches(store.alive):
             times = [pa.array(store.starts(slots)), pa.array(store.lasts(slots))]
             columns = [*times, *store.keys(slots), *store.accumulators.read(slots)]
-            out(pa.RecordBatch.from_arrays(columns, schema=self._spec.combined))
+            yield pa.RecordBatch.from_arrays(columns, schema=self._spec.combined)
         store.forget_sessions()
-        if self._may_pass and self._rows_in >= JUDGED_ROWS_MIN and pieces > WORTHWHILE_RATIO_MAX * self._rows_in:
-            self._rows_to_pass = PASSED_ROWS
-        self._rows_in = 0
 
-    def end(self, out: Emit) -> None:
-        self.flush(out)
+    def forget_keys(self) -> None:
+        self._store.forget_keys()
 
-    def freeze(self) -> Frozen:
-        if len(self._store):
-            raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
-        return Frozen()
-
-    def _lifted(self, batch: pa.RecordBatch, times: Ints) -> pa.RecordBatch:
-        keys = [batch.column(field.name).cast(field.type) for field in self._layout.key_schema]
-        moments = pa.array(times)
-        columns = [moments, moments, *keys, *self._lifting.lift(batch)]
-        return pa.RecordBatch.from_arrays(columns, schema=self._spec.combined)
+    def _times(self, batch: pa.RecordBatch) -> Ints:
+        return self._spec.of.times_of(batch, self._context)
 
 
 class SessionAggregateOperator(Operator):
