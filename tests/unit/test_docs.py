@@ -1,4 +1,4 @@
-"""The documentation, as far as it can be checked without Spark: snippets, links, and tables of errors and settings."""
+"""The documentation, as far as it can be checked without Spark: snippets, and tables of errors and settings."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ FRAGMENTS_MAX = 6
 
 PARAGRAPH_MIN = 120
 """Characters from which on a paragraph stands once on its page."""
-
-LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 
 
 def short(section: Section) -> str:
@@ -68,37 +66,6 @@ def test_nothing_is_said_twice_on_a_page(page: Path) -> None:
     paragraphs = [paragraph.strip() for paragraph in prose(page).split("\n\n")]
     said = [p for p in paragraphs if p.startswith("#") or len(p) >= PARAGRAPH_MIN]
     assert [p for p in set(said) if said.count(p) > 1] == []
-
-
-# --- Links --------------------------------------------------------------------------------------------
-
-
-def anchor(heading: str) -> str:
-    """As GitHub makes it: lower case, punctuation dropped, spaces to hyphens."""
-    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
-
-
-def anchors(page: Path) -> set[str]:
-    return {anchor(heading) for heading in re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_to_a_page_or_heading_leads_somewhere(page: Path) -> None:
-    broken = []
-    for match in LINK.finditer(prose(page)):
-        target, _, heading = match["target"].partition("#")
-        if "://" in target:
-            continue
-        file = (page.parent / target).resolve() if target else page
-        if not file.exists() or (heading and heading not in anchors(file)):
-            broken.append(match["target"])
-    assert broken == []
-
-
-def test_the_index_names_every_page() -> None:
-    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    pages = [page.name for page in (ROOT / "docs").glob("*.md") if page.name != "README.md"]
-    assert [name for name in pages if f"({name})" not in index] == []
 
 
 # --- Tables -------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The ports through which the worker and the driver touch the world.
 
-The worker loop (worker.py) and the driver's (driver.py) reach clocks, threads,
+The worker loop (task/worker.py) and the driver's (driver/loop.py) reach clocks, threads,
 channels, the control connection and storage only through these. On Spark they
 are real; in tests/sim the same loops run over simulated ones.
 """

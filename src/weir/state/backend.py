@@ -22,7 +22,7 @@ from weir.state.frozen import FrozenState, RestoredState
 class Backend(Protocol):
     """The keyed state of one operator in one subtask. Called by one thread.
 
-    Each state is declared once, before `restore`. Handles obey the laws in handles.py.
+    Each state is declared once, before `restore`. Handles obey the laws in declared/handles.py.
     """
 
     cursor: KeyCursor

@@ -2,7 +2,7 @@
 
 An epoch's rows become pending part files, which no reader sees; the commit moves
 them into place. The rules for names, owners and commits are in parts.py, the file
-formats in encode.py.
+formats in formats/encode.py.
 """
 
 from __future__ import annotations

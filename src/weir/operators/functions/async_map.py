@@ -2,7 +2,7 @@
 
 Comes in: batches and watermarks. Goes out: one row for each, in their order or as they
 come back; a watermark stays behind the rows that it followed. Rows whose results are not
-out yet are the state: after a restore they are called again. Knows no thread: calls.py.
+out yet are the state: after a restore they are called again. Knows no thread: operators/calls.py.
 """
 
 from __future__ import annotations

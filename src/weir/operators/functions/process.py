@@ -1,7 +1,7 @@
 """Process functions as the plan describes them: of one keyed stream, of two, and of one with broadcast rules.
 
 Comes in: the function, the keys and the schemas. Goes out: what comes out of it, its
-states, and the operator that runs it (keyed_function.py). Mistakes are told here, when
+states, and the operator that runs it (keyed.py). Mistakes are told here, when
 the job is written.
 """
 

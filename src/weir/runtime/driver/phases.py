@@ -4,7 +4,7 @@
                   ▲                                            │
                   └───────────────── Waiting ◀─────────────────┘
 
-Plain data; region.py and driver.py move between them.
+Plain data; region.py and loop.py move between them.
 """
 
 from __future__ import annotations

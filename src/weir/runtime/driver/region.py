@@ -1,7 +1,7 @@
 """One region of a job, a part that shares no edge with the others: the life of its attempts.
 
 Comes in: claims, what its tasks say, the time. Goes out: its phase, and orders to its
-tasks. Decides nothing about checkpoints, restarts or the rest of the job (driver.py does).
+tasks. Decides nothing about checkpoints, restarts or the rest of the job (loop.py does).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A running job's door for other processes of the same user: the far end of job_client.py.
+"""A running job's door for other processes of the same user: the far end of client.py.
 
 Comes in: calls with the job's own token, which tasks do not have. Goes out: answers as
 JSON; long calls answer when they are done. Knows nothing of drivers and tasks: it asks

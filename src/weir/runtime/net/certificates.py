@@ -88,7 +88,7 @@ def _signed(
         .add_extension(x509.BasicConstraints(ca=role is None, path_length=0 if role is None else None), critical=True)
     )
     if role is not None:
-        # gRPC takes the first of these names as the identity of a caller (wire.py looks whether it may call), and
+        # gRPC takes the first of these names as the identity of a caller (flight.py looks whether it may call), and
         # compares a server's with the one that the caller expects.
         uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(role.value)]), critical=False)

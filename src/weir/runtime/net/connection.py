@@ -1,6 +1,6 @@
 """One duplex connection: whole frames both ways, in order, whatever carries them.
 
-Comes in: a way to write a frame and a way to read one (wire.py gives those of
+Comes in: a way to write a frame and a way to read one (flight.py gives those of
 Arrow Flight). Goes out: `send`, which never waits for the peer, and callbacks for
 what arrives and for the end. Never looks into a frame beyond its first byte.
 

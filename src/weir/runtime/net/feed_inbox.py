@@ -1,6 +1,6 @@
 """A reader's end of the feed: batches of a Spark job come in, wait a little, and are handed out.
 
-Comes in: connections, one for each split, from Spark tasks (feed.py). Goes out: batches, and how many rows of
+Comes in: connections, one for each split, from Spark tasks (spark/feed.py). Goes out: batches, and how many rows of
 each split were handed out. Never holds more than a few batches of a split: its sender pauses beyond that.
 
     reader to sender   position {rows it has, or null: all; credit} | credit | taken | turned away {why}

@@ -1,7 +1,7 @@
 """Storage by location: a URI or a local path in, the `Storage` port out.
 
 Also the storage that lives in memory, and the check that a location can be
-written. The implementations are in storage_files.py, storage_objects.py and storage_hdfs.py.
+written. The implementations are in stores/.
 """
 
 from __future__ import annotations

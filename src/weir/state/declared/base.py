@@ -1,6 +1,6 @@
 """What all declared states have in common: types, time-to-live, defaults and names.
 
-Comes in: what users write. Goes out: the base of the descriptors in descriptors.py.
+Comes in: what users write. Goes out: the base of the descriptors in kinds.py.
 """
 
 from __future__ import annotations

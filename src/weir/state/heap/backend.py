@@ -1,8 +1,8 @@
 """Keyed state in Python dictionaries: the default backend.
 
 Comes in: the current key, and values. Goes out: handles, and views of all values as they
-were at a barrier, from which another thread makes tables (heap_tables.py). Freezing
-takes no longer for more keys: see cells.py.
+were at a barrier, from which another thread makes tables (tables.py). Freezing
+takes no longer for more keys: see declared/cells.py.
 """
 
 from __future__ import annotations

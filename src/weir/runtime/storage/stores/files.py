@@ -1,7 +1,7 @@
 """The `Storage` port over local files.
 
 They are made durable with fsync, of the file and of its directory, and appear
-at once by a rename that does not replace (local_names.py). Errors leave as
+at once by a rename that does not replace (renames.py). Errors leave as
 StorageFull, StorageUnavailable, FileNotFoundError or FileExistsError.
 """
 
