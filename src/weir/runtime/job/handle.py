@@ -364,7 +364,7 @@ class Job:
                     "a parallelism of its own, or stop the job with a savepoint and start it from there"
                 )
         if self._session is not None:
-            check_slots(self._session, slots_of(plan, self._settings))
+            check_slots(self._session, slots_of(plan, self._settings), own=len(self.process_ids))
         return plan
 
     def _request(self, future: Future[int]) -> None:

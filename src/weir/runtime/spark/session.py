@@ -236,11 +236,15 @@ def check_slots(
     session: SparkSession,
     needed: int,
     *,
+    own: int = 0,
     timeout_ms: int = SLOTS_WAIT_MS,
     given_up: Callable[[], bool] = lambda: False,
 ) -> None:
     """Raise SlotsMissing unless Spark has `needed` slots in all. A local Spark is refused at once; the executors
-    of a cluster may take `timeout_ms` to come, unless `given_up()` says that nobody waits any more."""
+    of a cluster may take `timeout_ms` to come, unless `given_up()` says that nobody waits any more.
+
+    `own`: slots that the job itself holds, and gives back before it takes the others.
+    """
     context = classic_context(session)
     if context is not None and not is_local(session) and _dynamic_allocation(context):
         raise ConfigError(
@@ -251,7 +255,7 @@ def check_slots(
     while (there := slots(session)) is not None and there < needed and not given_up():
         fixed = context is not None and re.fullmatch(r"local(\[[^\]]*\])?", str(context.master)) is not None
         if fixed or time.monotonic() >= deadline:
-            raise SlotsMissing(_slots_message(session, there, needed), there=there, needed=needed)
+            raise SlotsMissing(_slots_message(session, there, needed, own), there=there, needed=needed)
         time.sleep(SLOTS_POLL_MS / 1_000)
 
 
@@ -264,10 +268,10 @@ def slots_message(session: SparkSession, needed: int) -> str:
     return _slots_message(session, slots(session), needed)
 
 
-def _slots_message(session: SparkSession, there: int | None, needed: int) -> str:
+def _slots_message(session: SparkSession, there: int | None, needed: int, own: int = 0) -> str:
     if there is None:
         return f"The job needs {needed} task slots at once, and Spark did not start them."
-    busy = busy_slots(session)
+    busy = max(0, busy_slots(session) - own)
     taken = f", of which {busy} are taken by other work" if busy else ""
     return (
         f"The job needs {needed} task slots at once; Spark has {there}{taken}: {max(1, needed - there + busy)} "

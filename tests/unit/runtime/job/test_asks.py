@@ -364,6 +364,17 @@ def test_a_rescale_fails_when_its_checkpoint_does_and_the_job_stays_as_it_is(
     eventually(lambda: job.status == "running" and cluster.launched == [2, 2], within_s=WITHIN_S)
 
 
+def test_a_rescale_may_count_on_the_slots_that_the_job_itself_holds(
+    submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(job_module, "check_slots", lambda session, needed, *, own=0: asked.append((needed, own)))
+    job = submit()
+    job._session = object()  # type: ignore[assignment]
+    job.rescale(3, WITHIN_S)
+    assert asked == [(3, 2)]
+
+
 def test_a_parallelism_above_the_maximum_is_refused_before_anything_happens(submit: Submit) -> None:
     job = submit()
     with pytest.raises(PlanError, match="above 8"):
