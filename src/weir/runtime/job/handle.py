@@ -386,7 +386,7 @@ class Job:
             "status": self.status,
             "attempt": self._driver.attempt,
             "restarts": self._driver.restarts,
-            "operators": operator_metrics(self._driver.metrics),
+            "operators": operator_metrics(self._driver.metrics, self._driver.plan),
             "checkpoints": self._driver.history,
             "waits_for": None if (wait := self._driver.waits_for) is None else vars(wait),
         }

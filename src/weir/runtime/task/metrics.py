@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from weir.graph.plan import Plan
 from weir.snapshot.messages import Json
 
 COUNTERS = ("rows_in", "rows_out", "bytes_in", "bytes_out", "rows_late")
@@ -31,9 +32,12 @@ class TimeSpent:
         self.activity, self.since_ms = activity, ended_ms
 
 
-def operator_metrics(tasks: Iterable[Json]) -> list[dict[str, Any]]:
-    """Counters summed over subtasks; backpressure is the share of time that subtasks waited for a full output."""
-    totals: dict[str, dict[str, Any]] = {}
+def operator_metrics(tasks: Iterable[Json], plan: Plan | None = None) -> list[dict[str, Any]]:
+    """Counters summed over subtasks; backpressure is the share of time that subtasks waited for a full output.
+
+    `plan`: every operator of it is there, with zeros as long as no task has told of it.
+    """
+    totals: dict[str, dict[str, Any]] = {} if plan is None else _at_first(plan)
     spent: dict[str, dict[str, float]] = {}
     for task in tasks:
         for subtask in task["subtasks"]:
@@ -46,10 +50,19 @@ def operator_metrics(tasks: Iterable[Json]) -> list[dict[str, Any]]:
                 if subtask["lag"] is not None and operator is subtask["operators"][0]:
                     total.setdefault("lag", []).append(subtask["lag"])
     for uid, total in totals.items():
-        whole = sum(spent[uid].values())
-        total["busy"] = round(spent[uid].get("busy", 0.0) / whole, 3) if whole else 0.0
-        total["backpressure"] = round(spent[uid].get("blocked", 0.0) / whole, 3) if whole else 0.0
+        by_activity = spent.get(uid, {})
+        whole = sum(by_activity.values())
+        total["busy"] = round(by_activity.get("busy", 0.0) / whole, 3) if whole else 0.0
+        total["backpressure"] = round(by_activity.get("blocked", 0.0) / whole, 3) if whole else 0.0
     return sorted(totals.values(), key=lambda total: total["vertex"])
+
+
+def _at_first(plan: Plan) -> dict[str, dict[str, Any]]:
+    return {
+        operator.uid: {"uid": operator.uid, "name": operator.name, "vertex": index, **dict.fromkeys(COUNTERS, 0)}
+        for index, vertex in enumerate(plan.vertices)
+        for operator in vertex.operators
+    }
 
 
 def _add(into: dict[str, float], more: Mapping[str, float]) -> None:

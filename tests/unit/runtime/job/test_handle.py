@@ -299,3 +299,17 @@ def test_a_cancelled_job_has_left_nothing_running(submit: Callable[..., Job], ev
     assert cluster.closed
     assert job.wait(0.0) == "cancelled"
     job.cancel()
+
+
+def test_every_operator_is_in_the_metrics_before_any_task_has_told_of_it(
+    submit: Callable[..., Job], eventually: Callable[..., Any]
+) -> None:
+    job = submit()
+    reach(job, "running", eventually)
+    operators = job.metrics()["operators"]
+    expected = [
+        (operator.uid, index) for index, vertex in enumerate(two_tasks().vertices) for operator in vertex.operators
+    ]
+    assert [(operator["uid"], operator["vertex"]) for operator in operators] == expected
+    assert all(operator["rows_in"] == operator["rows_out"] == 0 for operator in operators)
+    assert all(operator["backpressure"] == operator["busy"] == 0.0 for operator in operators)
