@@ -235,8 +235,8 @@ def check_no_leaks(world: World) -> None:
     lineage = world.store().lineage
     if world.is_tidy and (pending := [n for n in world.storage.files if _is_pending(world, n) and lineage in n]):
         raise SimulationFailed(f"still pending after the end: {pending}")
-    if len(set(world.completed_ids)) != len(world.completed_ids):
-        raise SimulationFailed(f"a checkpoint id was used twice: {world.completed_ids}")
+    if len(set(world.ids_since_backup)) != len(world.ids_since_backup):
+        raise SimulationFailed(f"a checkpoint id was used twice: {world.ids_since_backup}")
 
 
 def _is_pending(world: World, name: str) -> bool:

@@ -263,7 +263,7 @@ class SimDriver(Process):
     def _noticed(self, notice: Notice) -> None:
         self._world.log(f"{self.name}: {notice.kind} {notice.detail}")
         if notice.kind == "checkpoint_completed" and not self.is_forgotten:
-            self._world.completed(notice.detail["id"])
+            self._world.completed(notice.detail["id"], by=self)
         if not self.is_forgotten:
             self._world.users.noticed(notice)
         self._world.hands.noticed(notice)

@@ -312,6 +312,7 @@ class Hands:
         world.users.start_anew()
         world.watch.start_anew()
         world.completed_ids, world.newest_completed, self.went_back = [], None, False
+        world.ids_since_backup.clear()
         world.launched.clear()
         self._backup, self.back_to = {}, None
         self._touched += 1

@@ -113,6 +113,8 @@ class World:
         self.came_late: set[str] = set()  # what processes were writing when they died, and may have written since
         """Calls of processes that are gone; each may still take effect."""
         self.completed_ids: list[int] = []
+        self.ids_since_backup: list[int] = []
+        """Those of drivers that are known of, since users last put a backup back."""
         self._given_out: dict[tuple[Lineage, CheckpointId], tuple[int, int]] = {}
         """By whom, and in which step."""
         self.newest_completed: int | None = None
@@ -326,9 +328,11 @@ class World:
                 if now_ms >= call.not_before_ms:
                     call.perform()
 
-    def completed(self, checkpoint: int) -> None:
+    def completed(self, checkpoint: int, *, by: SimDriver) -> None:
         """Tasks are told: sinks commit what it holds."""
         self.completed_ids.append(checkpoint)
+        if not by.is_forgotten:
+            self.ids_since_backup.append(checkpoint)
         self.newest_completed = checkpoint
 
     @property
@@ -431,6 +435,7 @@ class World:
     def forget_ids(self) -> None:
         """What was given out since a backup that is put back may be given out again, under other attempts."""
         self._given_out.clear()
+        self.ids_since_backup.clear()
         self.launched.clear()
 
     def forget_drivers(self, *, thaw_at: int) -> None:
