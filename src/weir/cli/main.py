@@ -136,7 +136,7 @@ def run(
         progress = None if no_progress else Progress(error_console())
         try:
             with (
-                spark_on(master, job.stem),
+                spark_on(master, job.stem, say=None if progress is None else progress.say),
                 overriding(
                     resume=resume or None,
                     at=at,
@@ -181,10 +181,12 @@ def demo(
         from rich.console import Console
 
         from weir.cli.demo.job import DemoOptions, run_demo
+        from weir.cli.progress import Progress
         from weir.cli.session import spark_on
 
         options = DemoOptions(words=words, parallelism=parallelism, kill=not no_kill, output=output)
-        with spark_on(None, "demo"):
-            verified = run_demo(options, Console())
+        console = Console()
+        with spark_on(None, "demo", say=Progress(console).say):
+            verified = run_demo(options, console)
         if not verified:
             raise typer.Exit(FAILED)

@@ -37,7 +37,7 @@ def run_workload(
         given = options()
         progress = None if json else Progress(error_console())
         try:
-            with spark_on(master, "weir bench"):
+            with spark_on(master, "weir bench", say=None if progress is None else progress.say):
                 report = workload(replace(given, show=progress))
         finally:
             if progress is not None:

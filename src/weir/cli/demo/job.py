@@ -95,7 +95,6 @@ def run_demo(options: DemoOptions, console: Console) -> bool:
     )
     timeline = Timeline()
     progress = Progress(console)
-    console.print("Starting Spark …", highlight=False)
     job: Any = environment.submit()
     job.listen(timeline.heard)
     try:

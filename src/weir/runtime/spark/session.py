@@ -44,6 +44,7 @@ what concerns the job itself."""
 
 _session: SparkSession | None = None
 _provided: SparkSession | None = None
+_announce: Callable[[], None] | None = None
 _session_lock = threading.Lock()
 
 
@@ -72,6 +73,8 @@ def embedded_session(parallelism: int, name: str = "weir") -> SparkSession:
                 "A SparkSession is already active in this process, and a process can hold only one. "
                 "Pass it on: Environment(spark=session)."
             )
+        if _announce is not None:
+            _announce()
         _session = _start(max(parallelism, os.cpu_count() or 1) + SPARE_SLOTS, name)
         return _session
 
@@ -81,6 +84,13 @@ def provide_session(session: SparkSession | None) -> None:
     global _provided
     with _session_lock:
         _provided = session
+
+
+def announce_start(callback: Callable[[], None] | None) -> None:
+    """Call this whenever the embedded Spark is about to start, which takes seconds (None: nobody)."""
+    global _announce
+    with _session_lock:
+        _announce = callback
 
 
 def stop_embedded() -> None:
