@@ -86,6 +86,30 @@ def test_the_indexes_name_every_page() -> None:
         assert [name for name in pages if f"({name})" not in index] == []
 
 
+def section(page: str, heading: str) -> str:
+    """The text of a page below a heading of the second level."""
+    return prose(ROOT / "docs" / page).split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def leads_to_files(line: str) -> bool:
+    return any((ROOT / "docs" / match["target"]).is_file() for match in LINK.finditer(line))
+
+
+def test_every_step_of_a_walk_through_the_rooms_is_a_link_to_its_file() -> None:
+    walks = section("architecture.md", "Three walks through the rooms")
+    steps = re.findall(r"^\d+\. .*$", walks, re.MULTILINE)
+    assert len(steps) > 20
+    assert [step for step in steps if not leads_to_files(step)] == []
+    named = re.findall(r"\[([^\]]+)\]\(([^)]+)\)", walks)
+    assert [name for name, target in named if not target.endswith(f"/{name}")] == []
+
+
+def test_every_one_of_the_ten_errands_begins_in_a_file() -> None:
+    rows = re.findall(r"^\| (?:add|change) .*$", section("development.md", "Ten errands"), re.MULTILINE)
+    assert len(rows) == 10
+    assert [row for row in rows if not leads_to_files(row.split("|")[2])] == []
+
+
 # --- Files and modules --------------------------------------------------------------------------------
 
 
