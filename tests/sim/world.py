@@ -86,7 +86,7 @@ class World:
         self.region_rng = after.region_rng if after else random.Random(f"regions of {seed}")
         self.calls_rng = after.calls_rng if after else random.Random(f"calls of {seed}")
         self.pause_rng = after.pause_rng if after else random.Random(f"pauses of {seed}")
-        self.clock = SimClock()
+        self.clock, self.savepoint = SimClock(), savepoint
         self.trace: deque[str] = deque(maxlen=400)
         self.digest = after.digest if after else 0
         self._tracer, self.steps = trace, 0
@@ -101,7 +101,6 @@ class World:
         self.place = str(int(after.place) + 1) if after else FIRST_PLACE
         self.job_storage = self.storage.below(f"{self.place}/sim")
         register_scheme(SCHEME, lambda uri: self.storage.below(uri.split("://")[1]))
-        self.savepoint = savepoint
         self.job: Job = self._goes_on(after, savepoint) if after and savepoint else self._drawn(seed)
         # Users draw from numbers of their own, so that a run without them is the same as it ever was.
         self.users = Users(self, after.users.rng if after else random.Random(f"users of {seed}"))
@@ -110,8 +109,8 @@ class World:
         self.sinks: list[Sink] = self.job.sinks
         self.stages: dict[tuple[int, AttemptId], SimStage] = {}
         self.orphans: list[Call] = []
-        self.came_late: set[str] = set()  # what processes were writing when they died, and may have written since
         """Calls of processes that are gone; each may still take effect."""
+        self.came_late: set[str] = set()  # what processes were writing when they died, and may have written since
         self.completed_ids: list[int] = []
         self.ids_since_backup: list[int] = []
         """Those of drivers that are known of, since users last put a backup back."""
@@ -119,8 +118,7 @@ class World:
         """By whom, and in which step."""
         self.newest_completed: int | None = None
         """Of those that nobody has gone back behind."""
-        self.is_tidy = True
-        self.was_troubled = False
+        self.is_tidy, self.was_troubled = True, False
         self.stopped: SimDriver | None = None
         """Whom the user has had stop the job, while nobody goes on with it."""
         self.faults = faults.draw_faults(self.rng)
