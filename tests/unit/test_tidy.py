@@ -46,7 +46,7 @@ SUBLADDERS: dict[str, tuple[str, ...]] = {
     ),
     "runtime": ("ports clock secret", "storage net", "task driver", "spark local", "job"),
     "connectors": ("base names strides", "formats", "collection console files generator dataframe", "nexmark"),
-    "cli": ("failures", "commands progress script session fsck", "bench demo jobs state", "main"),
+    "cli": ("failures options", "commands progress script session fsck", "bench demo jobs state", "main"),
 }
 """The same inside of the larger rooms; those on one step import nothing from each other."""
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weir.cli.failures import readable_errors
+from weir.cli.options import AsJson, Debug
 
 if TYPE_CHECKING:
     from weir.runtime.job.client import JobClient
@@ -26,11 +27,9 @@ DEFAULT_TIMEOUT_S = 600.0
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="The job's name; `weir list` shows what runs.")]
 Run = Annotated[str | None, typer.Option("--run", help="Which of several: the beginning of its run id.")]
 Pid = Annotated[int | None, typer.Option("--pid", help="Which of several: the process id of its driver.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, for programs.")]
 Timeout = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long to wait for it to be done.")
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show Weir's own traceback when something fails.")]
 
 
 def add_job_commands(app: typer.Typer) -> None:

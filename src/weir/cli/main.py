@@ -17,6 +17,7 @@ from weir.cli.bench.workloads import bench_application
 from weir.cli.commands import Commands
 from weir.cli.failures import FAILED, error_console, readable_errors, show_script_error
 from weir.cli.jobs import add_job_commands
+from weir.cli.options import Debug, Parallelism
 from weir.cli.state import add_state_commands
 from weir.version import __version__
 
@@ -50,7 +51,6 @@ At = Annotated[
 AllowDroppedState = Annotated[
     bool, typer.Option("--allow-dropped-state", help="Leave out state of operators that the job no longer has.")
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show Weir's own traceback when something fails.")]
 
 
 def main() -> None:
@@ -162,7 +162,7 @@ def run(
 
 def demo(
     words: Annotated[int, typer.Option("--words", min=1_000, help="How many words to count.")] = 4_000_000,
-    parallelism: Annotated[int, typer.Option("--parallelism", "-p", min=1, help="How many subtasks and slots.")] = 2,
+    parallelism: Parallelism = 2,
     no_kill: Annotated[bool, typer.Option("--no-kill", help="Leave the workers alone.")] = False,
     output: Annotated[
         Path | None,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weir.cli.failures import readable_errors
+from weir.cli.options import AsJson, Debug
 from weir.errors import shown
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 Checkpoint = Annotated[
     str, typer.Argument(metavar="CHECKPOINT", help="A savepoint, or a checkpoint such as …/chk-0000000012.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output, for programs.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show Weir's own traceback when something fails.")]
 
 REFUSED = 1
 COULD_NOT_LOOK = 2

@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
+from weir.cli.bench.options import Every, Json, Master, Work
 from weir.cli.bench.run import run_workload
+from weir.cli.options import Debug, Parallelism
 
 
 def bench_nexmark(
@@ -20,19 +22,12 @@ def bench_nexmark(
     events_per_second: Annotated[
         int, typer.Option("--events-per-second", min=1, help="How many of them there are in a second of event time.")
     ] = 1_000_000,
-    parallelism: Annotated[int, typer.Option("--parallelism", "-p", min=1, help="How many subtasks and slots.")] = 2,
-    json: Annotated[bool, typer.Option("--json", help="Print exactly one JSON line on standard output.")] = False,
-    checkpoint_every: Annotated[
-        str, typer.Option("--checkpoint-every", metavar="TIME", help="Such as 5s or 200ms; 'off': only the last one.")
-    ] = "5s",
-    master: Annotated[
-        str | None, typer.Option("--master", metavar="URL", help="A Spark master instead of the embedded Spark.")
-    ] = None,
-    work: Annotated[
-        str | None,
-        typer.Option("--work", metavar="DIR", help="Where to work, if executors are on other hosts: shared."),
-    ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show Weir's own traceback when something fails.")] = False,
+    parallelism: Parallelism = 2,
+    json: Json = False,
+    checkpoint_every: Every = "5s",
+    master: Master = None,
+    work: Work = None,
+    debug: Debug = False,
 ) -> None:
     """One query of the Nexmark benchmark, an auction house: sources → the query → sink, exactly once.
 

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weir.cli.bench.options import Json, Work
 from weir.cli.bench.run import run_workload
 from weir.cli.commands import Commands
+from weir.cli.options import Debug, Parallelism
 
 if TYPE_CHECKING:
     from weir.bench.harness import Report
@@ -22,10 +24,6 @@ Keys = Annotated[int, typer.Option("--keys", "-k", min=1_000, help="How many key
 Backend = Annotated[str, typer.Option("--backend", "-b", help="heap or rocksdb.")]
 Memory = Annotated[str, typer.Option("--memory", help="With rocksdb: the budget of each task.")]
 Kind = Annotated[str, typer.Option("--kind", help="rows: a process function; columns: a batch function.")]
-Parallelism = Annotated[int, typer.Option("--parallelism", "-p", min=1, help="How many subtasks and slots.")]
-Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON line on standard output.")]
-Work = Annotated[str | None, typer.Option("--work", metavar="DIR", help="Where to work; by default a temporary place.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show Weir's own traceback when something fails.")]
 
 
 def state_application() -> typer.Typer:

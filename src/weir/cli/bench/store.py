@@ -10,8 +10,10 @@ from typing import Annotated
 
 import typer
 
+from weir.cli.bench.options import Json
 from weir.cli.bench.run import show_report
 from weir.cli.failures import readable_errors
+from weir.cli.options import Debug
 
 
 def bench_checkpoint_store(
@@ -21,8 +23,8 @@ def bench_checkpoint_store(
     file_size: Annotated[str, typer.Option("--file-size", metavar="SIZE", help="Bytes of each of them.")] = "256KB",
     large_size: Annotated[str, typer.Option("--large-size", metavar="SIZE", help="Bytes of a large file.")] = "64MB",
     threads: Annotated[int, typer.Option("--threads", min=1, help="Files of the checkpoint at once.")] = 4,
-    json: Annotated[bool, typer.Option("--json", help="Print exactly one JSON line on standard output.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show Weir's own traceback when something fails.")] = False,
+    json: Json = False,
+    debug: Debug = False,
 ) -> None:
     """Latency of each storage call, speed of large files, and a checkpoint of many files: written, restored, deleted.
 

@@ -8,37 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from weir.cli.bench.nexmark import bench_nexmark
+from weir.cli.bench.options import Events, Every, Json, Master, Tls, Work
 from weir.cli.bench.run import run_workload
 from weir.cli.bench.state import state_application
 from weir.cli.bench.store import bench_checkpoint_store
 from weir.cli.commands import Commands
+from weir.cli.options import Debug, Parallelism
 
 if TYPE_CHECKING:
     from weir.bench.harness import Options, Report
-
-Parallelism = Annotated[int, typer.Option("--parallelism", "-p", min=1, help="How many subtasks and slots.")]
-Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON line on standard output.")]
-Every = Annotated[
-    str, typer.Option("--checkpoint-every", metavar="TIME", help="Such as 5s or 200ms; 'off': only the last one.")
-]
-Master = Annotated[
-    str | None, typer.Option("--master", metavar="URL", help="A Spark master instead of the embedded Spark.")
-]
-Work = Annotated[
-    str | None, typer.Option("--work", metavar="DIR", help="Where to work, if executors are on other hosts: shared.")
-]
-Tls = Annotated[bool, typer.Option("--tls", help="With TLS and without, in turn, and the ratio of the two.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show Weir's own traceback when something fails.")]
-
-
-def Events(default: int) -> Any:
-    """The option --events, for functions whose workloads take different numbers."""
-    return typer.Option(default, "--events", "-n", min=1, help="How many events.")
 
 
 def bench_application() -> typer.Typer:
