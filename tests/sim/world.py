@@ -130,8 +130,11 @@ class World:
         self.drivers: list[SimDriver] = []
         self.launched: list[tuple[AttemptId, SimDriver]] = []
         self.driver_count = self.refusals = 0
+        self._start(is_first=after is None)
+
+    def _start(self, *, is_first: bool) -> None:
         self.start_driver(resume=False)
-        if after is None and self.rng.random() < STARTED_TWICE:
+        if is_first and self.rng.random() < STARTED_TWICE:
             self.start_driver(resume=False)
             self._ambush = (self.rng.randint(1, 40), faults.freeze_launch)
 
