@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from weir.ids import ChannelId
@@ -37,15 +37,22 @@ class SimChannel:
         self._local = local
         self.wire: deque[Element] = deque()
         self.inbox: deque[Element] = deque()
+        self._tell: Callable[[], None] = lambda: None
 
     def offer(self, element: Element) -> bool:
         if len(self.wire) + len(self.inbox) >= self._capacity:
             return False
-        (self.inbox if self._local else self.wire).append(element)
+        self.wire.append(element)
+        if self._local:
+            self.deliver()
         return True
 
     def deliver(self) -> None:
         self.inbox.append(self.wire.popleft())
+        self._tell()
+
+    def on_arrival(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
 
     def peek(self) -> Element | None:
         return self.inbox[0] if self.inbox else None

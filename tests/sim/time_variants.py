@@ -28,14 +28,10 @@ from weir.state.timers import KeyedTimers, TimerQueue
 def watermark_is_the_greatest() -> AbstractContextManager[None]:
     """The fastest channel decides how far event time has come."""
 
-    def grown(self: WatermarkMerge) -> int | None:
-        merged_us = max(channel.time_us for channel in self._channels)
-        if merged_us <= self._merged_us:
-            return None
-        self._merged_us = merged_us
-        return merged_us
+    def decided_us(self: WatermarkMerge) -> int:
+        return max(channel.time_us for channel in self._channels)
 
-    return patched(WatermarkMerge, "_grown", grown)
+    return patched(WatermarkMerge, "_decided_us", decided_us)
 
 
 def splits_are_taken_as_one() -> AbstractContextManager[None]:

@@ -63,6 +63,9 @@ class InChannel(Protocol):
     def pop(self) -> Element:
         """Take the next element; the sender may send one more."""
 
+    def on_arrival(self, tell: Callable[[], None]) -> None:
+        """Call `tell` from now on whenever an element has come, in whatever thread; it must not wait."""
+
 
 class Transport(Protocol):
     """The channels of one task."""

@@ -103,3 +103,41 @@ def test_channels_without_watermarks_hold_nothing_back_unless_there_are_no_other
     alone = WatermarkMerge(2, timeless=[0, 1])
     assert alone.ended(0) is None
     assert alone.ended(1) == END_US
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_merged_watermark_is_what_a_look_at_all_channels_would_say(seed: int) -> None:
+    rng = random.Random(seed)
+    count = rng.randint(1, 6)
+    timeless = rng.sample(range(count), rng.randint(0, count - 1))
+    merge, times = WatermarkMerge(count, timeless), [NEVER_US] * count
+    counts, idle = [c not in timeless for c in range(count)], [c in timeless for c in range(count)]
+    merged = NEVER_US
+    for _ in range(300):
+        channel, act = rng.randrange(count), rng.random()
+        if act < 0.15:
+            merge.idle(channel)
+            if times[channel] != END_US:
+                idle[channel], counts[channel] = True, False
+        elif act < 0.3:
+            merge.resumed(channel)
+            if idle[channel] and channel not in timeless:
+                idle[channel], counts[channel] = False, times[channel] >= merged
+            continue
+        elif times[channel] != END_US:
+            times[channel] = END_US if act > 0.995 else max(times[channel], 0) + rng.choice([0, 1, 5, 50])
+            merge.advanced(channel, times[channel])
+            idle[channel], counts[channel] = False, counts[channel] or times[channel] >= merged
+        still_open = [c for c in range(count) if times[c] != END_US]
+        deciding = [times[c] for c in still_open if counts[c]]
+        merged = max(merged, min(deciding) if deciding else max((times[c] for c in still_open), default=END_US))
+        assert merge.time_us == merged
+        assert merge.is_idle == all(idle)
+        assert merge.ahead == sum(1 << c for c in range(count) if times[c] > merged)
+
+
+def test_a_channel_far_ahead_of_a_silent_one_leaves_nothing_behind_for_each_of_its_watermarks() -> None:
+    merge = WatermarkMerge(2)
+    for time_us in range(10_000):
+        merge.advanced(0, time_us)
+    assert len(merge._deciding._heap) + len(merge._leading._heap) < 50

@@ -29,6 +29,7 @@ class LocalChannel:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._elements: deque[Element] = deque()
+        self._tell = _nobody
         self.bytes_out = 0
         self.bytes_in = 0
 
@@ -36,6 +37,7 @@ class LocalChannel:
         if len(self._elements) >= self._capacity:
             return False
         self._elements.append(element)
+        self._tell()
         self.bytes_out += _size_bytes(element)
         return True
 
@@ -48,6 +50,9 @@ class LocalChannel:
         element = self._elements.popleft()
         self.bytes_in += _size_bytes(element)
         return element
+
+    def on_arrival(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
 
 
 class RemoteOut:
@@ -88,6 +93,7 @@ class RemoteIn:
         self._capacity = capacity
         self._send = send
         self._frames: deque[pa.Buffer] = deque()
+        self._tell = _nobody
         self._head: Element | None = None
         self._taken = 0
         # Half the capacity at a time: half as many messages, and the sender always has the other half.
@@ -97,7 +103,12 @@ class RemoteIn:
     def arrived(self, frame: pa.Buffer) -> None:
         if len(self._frames) >= self._capacity:
             raise ProtocolViolation(f"channel {self._number} was sent more than its {self._capacity} elements")
+        # In this order: whoever is told finds it there.
         self._frames.append(frame)
+        self._tell()
+
+    def on_arrival(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
 
     def peek(self) -> Element | None:
         if self._head is None and self._frames:
@@ -120,3 +131,7 @@ class RemoteIn:
 
 def _size_bytes(element: Element) -> int:
     return int(element.nbytes) if isinstance(element, pa.RecordBatch) else 0
+
+
+def _nobody() -> None:
+    """Nobody listens yet."""

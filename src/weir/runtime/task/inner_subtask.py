@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from weir.errors import ProtocolViolation
 from weir.ids import CheckpointId
-from weir.runtime.ports import Element, InChannel
+from weir.runtime.ports import InChannel
+from weir.runtime.task.arrivals import Arrivals
 from weir.runtime.task.subtask import Equipment, Subtask
 from weir.runtime.task.turns import Turns
 from weir.snapshot.alignment import (
@@ -64,7 +65,9 @@ class InnerSubtask(Subtask):
         self._alignment = inputs.alignment
         self._rows_max = inputs.rows_max
         self._bytes_max = inputs.bytes_max
-        self._blocked: set[int] = set()
+        self._arrivals = Arrivals(inputs.channels)
+        self._blocked = 0
+        """A bit for each channel that alignment holds back."""
         self._ended: set[int] = set()
         self._behind, self._ahead = Turns(), Turns()
         self._favoured = 0
@@ -87,27 +90,29 @@ class InnerSubtask(Subtask):
 
     def _next_channel(self) -> int | None:
         """Whose turn it is, of those that have something."""
-        ready = [
-            channel
-            for channel, queue in enumerate(self._inputs)
-            if channel not in self._blocked and (element := queue.peek()) is not None and self._may_take(element)
-        ]
-        behind = [channel for channel in ready if not self._watermarks.is_ahead(channel)]
-        if len(behind) == len(ready):
+        self._arrivals.hear()
+        ready = self._arrivals.filled & ~self._blocked
+        if ready & self._arrivals.rows and not self._has_room:
+            # Markers pass also where there is no room for rows: these are part of the snapshot.
+            ready &= ~self._arrivals.rows
+        ahead = ready & self._watermarks.ahead
+        behind = ready & ~ahead
+        if not ahead:
             return self._behind.next_of(behind)
         if behind and self._favoured < FAVOURED_TURNS:
             self._favoured += 1
             return self._behind.next_of(behind)
         self._favoured = 0
-        return self._ahead.next_of([channel for channel in ready if channel not in behind])
+        return self._ahead.next_of(ahead)
 
-    def _may_take(self, element: Element) -> bool:
-        # Markers pass also where there is no room for rows: these are part of the snapshot.
-        return not (isinstance(element, pa.RecordBatch) and self.chain.is_full)
+    @property
+    def _has_room(self) -> bool:
+        """Whether rows may be taken."""
+        return not self.chain.is_full
 
     def _take(self, channel: int) -> None:
-        element = self._inputs[channel].peek()
-        self._inputs[channel].pop()
+        element = self._inputs[channel].pop()
+        self._arrivals.taken(channel)
         if isinstance(element, pa.RecordBatch):
             self._watermarks.resumed(channel)
             self._holds_idle = False
@@ -158,9 +163,9 @@ class InnerSubtask(Subtask):
     def _align(self, event: AlignmentEvent) -> None:
         for effect in self._alignment.handle(event):
             if isinstance(effect, BlockChannel):
-                self._blocked.add(effect.channel)
+                self._blocked |= 1 << effect.channel
             elif isinstance(effect, UnblockChannels):
-                self._blocked.clear()
+                self._blocked = 0
             elif isinstance(effect, TakeSnapshot):
                 self._snapshot(self._barriers[effect.checkpoint])
                 self._barriers = {n: barrier for n, barrier in self._barriers.items() if n > effect.checkpoint}

@@ -17,10 +17,12 @@ from weir.ids import CheckpointId, Uid
 from weir.operators.base import Frozen
 from weir.operators.loop import LOG, FrozenLog, LoopHeadOperator
 from weir.runtime.ports import Element, InChannel
+from weir.runtime.task.arrivals import Arrivals
 from weir.runtime.task.backlog import Backlog, Waiting
 from weir.runtime.task.inner_subtask import InnerSubtask, Inputs
 from weir.runtime.task.snapshots import Said, Snapshot
 from weir.runtime.task.subtask import Activity, Equipment
+from weir.runtime.task.turns import members
 from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput
 from weir.snapshot.loop_log import (
     NONE_BEGUN,
@@ -62,6 +64,7 @@ class LoopHeadSubtask(InnerSubtask):
         self._head = operator
         self._uid = self.chain.links[0].uid
         self._back = list(back)
+        self._returned = Arrivals(self._back)
         self._backlog = backlog
         self._log = LoopLog(len(self._back))
         self._logs: dict[CheckpointId, _Log] = {}
@@ -111,10 +114,11 @@ class LoopHeadSubtask(InnerSubtask):
             self.chain.process(self._next())
         return super()._work() or went_round
 
-    def _may_take(self, element: Element) -> bool:
+    @property
+    def _has_room(self) -> bool:
         # No more rows while too many are in the loop. A barrier behind them must get in all the same.
         is_closed = self._backlog.is_over and self._awaited is None
-        return super()._may_take(element) and not (is_closed and isinstance(element, pa.RecordBatch))
+        return super()._has_room and not is_closed
 
     def _next(self) -> pa.RecordBatch:
         batches = [self._backlog.pop()]
@@ -128,10 +132,12 @@ class LoopHeadSubtask(InnerSubtask):
     def _receive(self) -> bool:
         """Take everything that has come back."""
         received = False
-        for channel, queue in enumerate(self._back):
-            while queue.peek() is not None:
-                self._take_back(channel, queue.pop())
+        self._returned.hear()
+        for channel in members(self._returned.filled):
+            while self._back[channel].peek() is not None:
+                self._take_back(channel, self._back[channel].pop())
                 received = True
+            self._returned.taken(channel)
         return received
 
     def _take_back(self, channel: int, element: Element) -> None:

@@ -121,10 +121,8 @@ def test_an_abort_that_overtakes_the_barrier_makes_it_a_cancel_marker() -> None:
 
 def test_an_inner_subtask_learns_of_the_savepoint_from_the_barrier_and_passes_it_on() -> None:
     it = bench(inputs=2)
-    it.inputs[0].inbox.append(barrier(1, "memory-of-test://a"))
-    it.inputs[1].inbox.append(barrier(1, "memory-of-test://a"))
-    it.inputs[0].inbox.append(barrier(2))
-    it.inputs[1].inbox.append(barrier(2))
+    for channel in it.inputs:
+        feed(channel, barrier(1, "memory-of-test://a"), barrier(2))
     it.steps()
     assert it.output == [barrier(1, "memory-of-test://a"), barrier(2)]
 
