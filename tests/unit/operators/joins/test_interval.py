@@ -128,6 +128,8 @@ def test_a_hot_key_comes_out_in_batches_of_bounded_size() -> None:
 
 
 def test_late_rows_are_counted_and_go_to_the_side_outputs_where_those_are_named() -> None:
+    # Which rows are late rests on the order of turns: the row of second 3 is late only if second 30 has come on both
+    # inputs before it. Any fair order would do for the operator; the numbers below belong to the one that there is.
     seconds = [1.0, 30.0, 3.0, 31.0]
     rows = pl.DataFrame({"key": [1] * 4, "value": range(4), "ts": [BEGIN + timedelta(seconds=s) for s in seconds]})
     env = weir.Environment(parallelism=1, settings=weir.Settings(batch_rows_max=1, watermark_interval="0ms"))
