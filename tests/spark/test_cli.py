@@ -42,6 +42,9 @@ def test_the_demo_kills_a_worker_and_verifies_what_was_committed(tmp_path: Path)
     assert "kill -9" in done.stdout
     assert "recovered" in done.stdout and "from checkpoint" in done.stdout
     assert "verified: every word counted exactly once" in done.stdout
+    assert "25,000 lines/s are the demo's own pace" in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("At full speed this machine counts ") and last.endswith(" s, verified")
     verdict = verify(tmp_path / "demo" / "counts", Lines().true_counts(100_000))
     assert (verdict.words, verdict.lost, verdict.duplicated) == (1_000_000, 0, 0)
 

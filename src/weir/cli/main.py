@@ -173,7 +173,8 @@ def demo(
     """Count the words of a generated stream, kill a worker in the middle, and verify the result.
 
     Starts a local Spark, checkpoints every second, sends SIGKILL to one of its own Python workers, recovers from the
-    last checkpoint, and compares what was committed with the known answer. Takes about half a minute.
+    last checkpoint, and compares what was committed with the known answer.
+    Then counts once more, as fast as this machine can. Takes about half a minute.
 
     **Example:** `weir demo --words 10000000 --output counts`
     """

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
-from weir.cli.demo.check import verdict_of, verify
-from weir.cli.demo.job import DemoOptions, _directory, split_into_words, word_count
+from weir.cli.demo.check import Verdict, verdict_of, verify
+from weir.cli.demo.job import DemoOptions, FullSpeed, _directory, split_into_words, word_count
 from weir.cli.demo.words import WORDS_PER_LINE, Lines, vocabulary
 from weir.errors import ConfigError
 
@@ -54,7 +55,20 @@ def test_the_job_is_one_shuffle_from_lines_to_counts(tmp_path: Path) -> None:
 def test_a_stream_of_many_words_goes_faster_rather_than_longer() -> None:
     assert DemoOptions(words=4_000_000).lines_per_s == 25_000
     many = DemoOptions(words=100_000_000)
-    assert many.lines / many.lines_per_s == pytest.approx(20.0)
+    assert many.lines_per_s is not None and many.lines / many.lines_per_s == pytest.approx(20.0)
+
+
+def test_at_full_speed_nobody_holds_the_lines_back() -> None:
+    assert DemoOptions(paced=False).lines_per_s is None
+
+
+def test_full_speed_is_told_with_what_it_was_measured_on() -> None:
+    good = Verdict(words=10_000_000, distinct=4_000, rows=9_000, lost=0, duplicated=0)
+    assert FullSpeed(10_000_000, 2.5, good).line == (
+        "At full speed this machine counts 4.00 M words/s (400.0 k lines/s): 10,000,000 words in 2.5 s, verified"
+    )
+    bad = replace(good, lost=3)
+    assert FullSpeed(10_000_000, 2.5, bad).line == "At full speed: 3 words lost, 0 duplicated"
 
 
 TRUTH = {"a": 3, "b": 2}
