@@ -11,10 +11,8 @@ from tests.sim.work import Process, Work
 from weir.errors import JobError, ProtocolViolation, WeirError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, ChannelId, TaskIndex
-from weir.runtime.storage import layout
-from weir.runtime.storage.savepoints import Origin
+from weir.runtime.task.deploy import deploy
 from weir.runtime.task.worker import Worker, WorkerConfig, WorkerPorts
-from weir.snapshot.manifest import decode
 from weir.snapshot.messages import (
     DeployTask,
     DrainSources,
@@ -116,13 +114,6 @@ class SimTask(Process):
 
     def _deploy(self, order: DeployTask) -> None:
         storage, job = self.stage.owner.store.storage, self.world.job
-        manifest, source = None, None
-        if order.restore is not None and order.origin is not None:
-            origin = Origin(order.origin)
-            source = origin.open()
-            manifest = origin.read(source)
-        elif order.restore is not None:
-            manifest = decode(storage.read(layout.manifest_path(order.restore)).to_pybytes())
         config = WorkerConfig(
             "sim",
             self.stage.plan,
@@ -143,7 +134,7 @@ class SimTask(Process):
             chance=self.world.pause_rng.random,
         )
         self.worker = Worker(config, ports)
-        self.worker.open(manifest, source)
+        deploy(self.worker, order)
 
     def leave(self) -> None:
         """Exit in good order: what has begun in the background is waited for, but not for ever; the rest is dropped."""

@@ -18,17 +18,16 @@ from typing import Any
 from weir.config import Checkpoints, FixedDelay, JobConfig, RocksDb, Settings
 from weir.errors import JobFailed, ProtocolViolation
 from weir.graph.plan import Plan
-from weir.ids import AttemptId, ChannelId, CheckpointId, Lineage, TaskIndex
+from weir.ids import AttemptId, ChannelId, Lineage, TaskIndex
 from weir.runtime.driver import phases
 from weir.runtime.driver.loop import Driver
 from weir.runtime.driver.phases import Notice
 from weir.runtime.net.channels import LocalChannel
-from weir.runtime.storage import layout
 from weir.runtime.storage.checkpoints import CheckpointStore
 from weir.runtime.storage.locations import MemoryStorage
 from weir.runtime.task.calls import ThreadedCalls
+from weir.runtime.task.deploy import deploy
 from weir.runtime.task.worker import Worker, WorkerConfig, WorkerPorts
-from weir.snapshot.manifest import decode
 from weir.snapshot.messages import DeployTask, FromTask, Json, StopTask, TaskRegistered, ToTask
 from weir.snapshot.run import CoordinatorSettings
 
@@ -121,7 +120,7 @@ class _Task:
 
     def _obey(self, order: ToTask) -> None:
         if isinstance(order, DeployTask):
-            self._open(order.restore)
+            self._deploy(order)
         elif isinstance(order, StopTask):
             if self.worker is not None:
                 self._run.metrics.append(self.worker.metrics())
@@ -129,17 +128,14 @@ class _Task:
         elif self.worker is not None:
             self.worker.handle(order)
 
-    def _open(self, restore: CheckpointId | None) -> None:
+    def _deploy(self, order: DeployTask) -> None:
         run = self._run
-        manifest = None
-        if restore is not None:
-            manifest = decode(run.storage.read(layout.manifest_path(restore)).to_pybytes())
         if isinstance(run.settings.backend, RocksDb):
             self._directory = tempfile.TemporaryDirectory(prefix="weir-", dir=run.settings.backend.directory)
         directory = None if self._directory is None else self._directory.name
         ports = WorkerPorts(run.clock, run, self, self._background, run.storage, directory, ThreadedCalls)
         self.worker = Worker(self._config, ports)
-        self.worker.open(manifest)
+        deploy(self.worker, order)
 
 
 class LocalRun:

@@ -24,17 +24,15 @@ from weir.runtime.net.control import ControlClient, RemoteStorage
 from weir.runtime.net.exchange import TaskTransport
 from weir.runtime.net.lines import Lines
 from weir.runtime.ports import Storage
-from weir.runtime.storage import layout
 from weir.runtime.storage.local_copies import LocalCopies
 from weir.runtime.storage.local_directory import TaskDirectory, needs_directory, run_directory
 from weir.runtime.storage.locations import open_storage
-from weir.runtime.storage.savepoints import Origin
 from weir.runtime.storage.stores.retry import patience_of
 from weir.runtime.task.calls import ThreadedCalls
+from weir.runtime.task.deploy import deploy
 from weir.runtime.task.failures import for_driver, for_spark
 from weir.runtime.task.memory import Allocator
 from weir.runtime.task.worker import Worker, WorkerConfig, WorkerPorts
-from weir.snapshot.manifest import Manifest, decode
 from weir.snapshot.messages import CheckpointCompleted, DeployTask, StopTask, TaskFailed, TaskRegistered, ToTask
 
 SWITCH_INTERVAL_S = 0.001
@@ -123,11 +121,11 @@ class _Task:
     def _run(self) -> None:
         spec = self._spec
         self._control.send(TaskRegistered(spec.attempt, self._task, self._transport.address, os.getpid()))
-        deploy = self._await_deploy()
-        if deploy is None:
+        order = self._await_deploy()
+        if order is None:
             return
         storage = self._storage()
-        self._transport.connect(deploy.addresses)
+        self._transport.connect(order.addresses)
         config = WorkerConfig(spec.job, spec.plan, self._task, spec.attempt, spec.mode, spec.settings, spec.lineage)
         storage = self._with_directory(storage)
         ports = WorkerPorts(
@@ -140,12 +138,7 @@ class _Task:
             lambda function, policy: ThreadedCalls(function, policy, wake=self._mailbox.wake),
         )
         self._worker = Worker(config, ports)
-        if deploy.restore is not None and deploy.origin is not None:
-            origin = Origin(deploy.origin)
-            source = origin.open(patience_of(spec.settings))
-            self._worker.open(origin.read(source), source)
-        else:
-            self._worker.open(_manifest(storage, deploy))
+        deploy(self._worker, order)
         self._loop(self._worker)
 
     def _await_deploy(self) -> DeployTask | None:
@@ -251,12 +244,6 @@ class _Task:
         if self._directory is not None:
             stopped = None if self._worker is None else self._worker.stopped
             self._directory.remove(copies=stopped is not None and not stopped.cancelled)
-
-
-def _manifest(storage: Storage, deploy: DeployTask) -> Manifest | None:
-    if deploy.restore is None:
-        return None
-    return decode(storage.read(layout.manifest_path(deploy.restore)).to_pybytes())
 
 
 def _quietly(act: Callable[[], object]) -> None:

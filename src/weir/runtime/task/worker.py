@@ -95,8 +95,8 @@ class Worker:
     """One task of one attempt."""
 
     def __init__(self, config: WorkerConfig, ports: WorkerPorts) -> None:
-        self._config = config
-        self._ports = ports
+        self.config = config
+        self.ports = ports
         self._subtasks: list[Subtask] = []
         self._finished: set[SubtaskId] = set()
         self._spent: dict[SubtaskId, TimeSpent] = {}
@@ -110,36 +110,36 @@ class Worker:
         """Build every subtask, with its state from the checkpoint to restore, if there is one. `origin`: where that
         lies, when it is not among the job's own."""
         if manifest is not None:
-            self._ports.clock.not_before(manifest.created_ms)
-        for subtask in self._config.plan.hosted_by(self._config.task):
-            self._subtasks.append(_Builder(self._config, self._ports, subtask, manifest, origin).build())
-            self._spent[subtask] = TimeSpent(self._ports.clock.now_ms())
+            self.ports.clock.not_before(manifest.created_ms)
+        for subtask in self.config.plan.hosted_by(self.config.task):
+            self._subtasks.append(_Builder(self.config, self.ports, subtask, manifest, origin).build())
+            self._spent[subtask] = TimeSpent(self.ports.clock.now_ms())
         self._aligned = [s for s in self._subtasks if isinstance(s, SourceSubtask) and s.is_aligned]
-        self._ports.control.send(TaskRunning(self._config.attempt, self._config.task))
+        self.ports.control.send(TaskRunning(self.config.attempt, self.config.task))
         self._report_reached()
 
     def step(self) -> bool:
         """One step of every subtask; False when none of them could do anything."""
         progressed = False
-        started_ms = self._ports.clock.now_ms()
+        started_ms = self.ports.clock.now_ms()
         for subtask in self._subtasks:
             if subtask.sink is not None:
                 subtask.sink.tick()  # also when its input has ended: commits are what it still waits for
             activity = subtask.step()
             progressed = progressed or activity is Activity.BUSY
-            ended_ms = self._ports.clock.now_ms()
+            ended_ms = self.ports.clock.now_ms()
             self._spent[subtask.id].stepped(activity.value, started_ms, ended_ms)
             started_ms = ended_ms
             if subtask.finished and subtask.id not in self._finished:
                 self._finished.add(subtask.id)
-                self._ports.control.send(SubtaskFinished(self._config.attempt, subtask.id))
+                self.ports.control.send(SubtaskFinished(self.config.attempt, subtask.id))
         if self._aligned and started_ms >= self._report_ms:
             self._report_reached()
         return progressed
 
     def handle(self, message: ToTask) -> None:
         """An order of the driver. Those of another attempt are not for us."""
-        if message.attempt != self._config.attempt:
+        if message.attempt != self.config.attempt:
             return
         if isinstance(message, TriggerCheckpoint):
             barrier, pause = Barrier(message.checkpoint, message.savepoint, message.base), message.pause
@@ -158,7 +158,7 @@ class Worker:
         elif isinstance(message, StopTask):
             self.stopped = message
         else:
-            raise ProtocolViolation(f"task {self._config.task}: unexpected {message!r}")
+            raise ProtocolViolation(f"task {self.config.task}: unexpected {message!r}")
 
     @property
     def wake_ms(self) -> float | None:
@@ -169,7 +169,7 @@ class Worker:
 
     def heartbeat(self) -> None:
         """Tell the driver that this task is alive and what it has done."""
-        self._ports.control.send(Heartbeat(self._config.attempt, self._config.task, self.metrics()))
+        self.ports.control.send(Heartbeat(self.config.attempt, self.config.task, self.metrics()))
 
     def metrics(self) -> Json:
         """Counters per operator, and how each subtask spent its time."""
@@ -189,11 +189,11 @@ class Worker:
 
     def _report_reached(self) -> None:
         """Tell how far the sources are that others wait for, if that has changed."""
-        self._report_ms = self._ports.clock.now_ms() + duration_ms(self._config.settings.watermark_interval)
+        self._report_ms = self.ports.clock.now_ms() + duration_ms(self.config.settings.watermark_interval)
         reached = tuple(SourceReached(subtask.id, subtask.reached_us) for subtask in self._aligned)
         if reached != self._reached:
             self._reached = reached
-            self._ports.control.send(SourcesReached(self._config.attempt, self._config.task, reached))
+            self.ports.control.send(SourcesReached(self.config.attempt, self.config.task, reached))
 
     def _each(self, act: Callable[[Subtask], None]) -> None:
         for subtask in self._subtasks:
