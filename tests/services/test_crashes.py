@@ -19,6 +19,7 @@ from tests.services.conftest import new_place, started
 from tests.services.helpers import JOB, PATIENCE_S, ROWS, build_environment, build_job, check_output, drivers, parts
 from tests.services.servers import Hdfs, Versitygw
 from tests.spark.helpers import kill, notices_of, open_gate
+from weir.runtime.driver.notices import AttemptFailed, AttemptRunning, CheckpointAborted, CheckpointSucceeded
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 
@@ -45,7 +46,7 @@ def place(request: pytest.FixtureRequest, servers: Servers) -> str:
 
 
 def completed(job: Any) -> int:
-    return len(notices_of(job, "checkpoint_completed"))
+    return len(notices_of(job, CheckpointSucceeded))
 
 
 def await_checkpoints(job: Any, number: int) -> None:
@@ -67,7 +68,7 @@ def test_workers_are_killed_and_every_row_counts_once(place: str, tmp_path: Path
     open_gate(tmp_path)
     assert job.wait(PATIENCE_S) == "finished"
     assert job.metrics()["restarts"] >= 2
-    assert [n for n in notices_of(job, "attempt_running") if n["restored"] is not None]
+    assert [n for n in notices_of(job, AttemptRunning) if n.restored is not None]
     check_output(place, ROWS)
 
 
@@ -120,11 +121,11 @@ def test_the_store_is_killed_and_comes_back(own_s3: Versitygw, tmp_path: Path) -
     job: Any = env.submit(JOB)
     for _ in range(2):
         await_checkpoints(job, 2)
-        troubles = len(notices_of(job, "attempt_failed")) + len(notices_of(job, "checkpoint_aborted"))
+        troubles = len(notices_of(job, AttemptFailed)) + len(notices_of(job, CheckpointAborted))
         own_s3.kill()
         poll(
             lambda before=troubles: (
-                len(notices_of(job, "attempt_failed")) + len(notices_of(job, "checkpoint_aborted")) > before
+                len(notices_of(job, AttemptFailed)) + len(notices_of(job, CheckpointAborted)) > before
             ),
             PATIENCE_S,
         )
@@ -148,5 +149,5 @@ def test_a_short_outage_of_the_store_fails_nothing(own_s3: Versitygw, tmp_path: 
         own_s3.start()
     open_gate(tmp_path)
     assert job.wait(PATIENCE_S) == "finished"
-    assert notices_of(job, "attempt_failed") == []
+    assert notices_of(job, AttemptFailed) == []
     check_output(place, ROWS)

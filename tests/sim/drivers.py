@@ -17,9 +17,10 @@ from weir.config import FixedDelay, JobConfig
 from weir.errors import OwnershipError
 from weir.ids import AttemptId, CheckpointId
 from weir.runtime.driver import phases
-from weir.runtime.driver.loop import Driver, Notice
-from weir.runtime.driver.phases import Outcome
+from weir.runtime.driver.loop import Driver
+from weir.runtime.driver.notices import CheckpointSucceeded, Notice
 from weir.runtime.driver.sink_desk import SinkDesk
+from weir.runtime.driver.verdicts import Finished
 from weir.runtime.storage import layout
 from weir.runtime.storage.attempts import current_lineage
 from weir.runtime.storage.checkpoints import CheckpointStore
@@ -185,7 +186,7 @@ class SimDriver(Process):
             self.act(self.driver.tick)
 
     def _check_reported(self) -> None:
-        is_finished = self.reported is not None and self.reported.outcome is Outcome.FINISHED
+        is_finished = self.reported is not None and isinstance(self.reported.verdict, Finished)
         if self.was_overtaken_at_its_end and is_finished and self._stands_a_newer_claim():
             raise SimulationFailed(f"{self.name} says that the job is finished, although another has taken it over")
 
@@ -261,9 +262,9 @@ class SimDriver(Process):
         return phase if isinstance(phase, phases.Ended) else None
 
     def _noticed(self, notice: Notice) -> None:
-        self._world.log(f"{self.name}: {notice.kind} {notice.detail}")
-        if notice.kind == "checkpoint_completed" and not self.is_forgotten:
-            self._world.completed(notice.detail["id"], by=self)
+        self._world.log(f"{self.name}: {notice}")
+        if isinstance(notice, CheckpointSucceeded) and not self.is_forgotten:
+            self._world.completed(notice.checkpoint)
         if not self.is_forgotten:
             self._world.users.noticed(notice)
         self._world.hands.noticed(notice)

@@ -21,7 +21,7 @@ from tests.sim.stage import SimulationFailed
 from tests.sim.work import Process, Work
 from weir.connectors import FileSink
 from weir.ids import CheckpointId
-from weir.runtime.driver.phases import Notice
+from weir.runtime.driver.notices import AttemptRunning, Notice
 from weir.runtime.storage import layout
 from weir.runtime.storage.attempts import current_lineage
 from weir.runtime.storage.fsck import examined, repair
@@ -105,9 +105,9 @@ class Hands:
 
     def noticed(self, notice: Notice) -> None:
         """An attempt that runs while something was taken away must not have fallen back."""
-        if notice.kind != "attempt_running" or not self._removed:
+        if not isinstance(notice, AttemptRunning) or not self._removed:
             return
-        restored = notice.detail["restored"]
+        restored = notice.restored
         if self._oldest is None or restored is None or restored < self._oldest:
             raise SimulationFailed(f"the job goes on from {restored}, although what it should go on from is gone")
 

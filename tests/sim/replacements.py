@@ -11,7 +11,7 @@ from tests.sim.drivers import SimDriver
 from tests.sim.stage import SimulationFailed
 from weir.errors import OwnershipError, StorageUnavailable
 from weir.runtime.driver import phases
-from weir.runtime.driver.phases import Outcome
+from weir.runtime.driver.verdicts import Cancelled, Failed, Finished, Stopped
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -28,9 +28,9 @@ def replace_drivers(world: World) -> None:
             _refused(world, driver, driver.refused)
             continue
         ended = driver.reported
-        if ended is None or ended.outcome is Outcome.FINISHED:
+        if ended is None or isinstance(ended.verdict, Finished):
             continue
-        if ended.outcome is Outcome.STOPPED and driver is world.driver and not driver.is_forgotten:
+        if isinstance(ended.verdict, Stopped) and driver is world.driver and not driver.is_forgotten:
             world.stopped = driver
             for other in [d for d in world.drivers if d is not driver and not d.is_forgotten]:
                 world.bury(other)  # Whoever has a job stopped also kills the starts of it that hang.
@@ -38,15 +38,15 @@ def replace_drivers(world: World) -> None:
         if not driver.is_forgotten and world.hands.bring_back_again():
             world.bury(driver)
             continue
-        left = (Outcome.CANCELLED, Outcome.STOPPED)
+        is_left = isinstance(ended.verdict, Cancelled | Stopped)
         # Of one that nobody knows of, all may be gone that it needs.
-        if ended.outcome not in left and not driver.is_forgotten and not _was_overtaken(world, ended):
+        if not is_left and not driver.is_forgotten and not _was_overtaken(world, ended):
             if world.hands.has_removed:
                 world.hands.was_refused()
-            elif driver.may_miss and "is gone" in (ended.error or ""):
+            elif driver.may_miss and "is gone" in _error_of(ended):
                 pass
-            elif not _came_late(world, ended.error or "") and not (
-                driver.goes_back and world.hands.go_back_elsewhere(ended.error or "")
+            elif not _came_late(world, _error_of(ended)) and not (
+                driver.goes_back and world.hands.go_back_elsewhere_error_of(ended)
             ):
                 raise SimulationFailed(f"{driver.name} ended as {ended}")
         world.bury(driver)
@@ -79,7 +79,11 @@ def _came_late(world: World, error: str) -> bool:
     return is_late
 
 
+def _error_of(ended: phases.Ended) -> str:
+    return ended.verdict.error if isinstance(ended.verdict, Failed) else ""
+
+
 def _was_overtaken(world: World, ended: phases.Ended) -> bool:
     if world.driver_count == 1:
         return False
-    return any(text in (ended.error or "") for text in OVERTAKEN)
+    return any(text in _error_of(ended) for text in OVERTAKEN)

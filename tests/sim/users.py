@@ -17,7 +17,7 @@ from tests.sim.stage import SimulationFailed
 from tests.sim.workload import SCHEME
 from weir.errors import JobError
 from weir.ids import AttemptId
-from weir.runtime.driver.phases import Notice
+from weir.runtime.driver.notices import Notice, RequestFailed, RescaleCompleted, SavepointCompleted
 from weir.runtime.storage import layout
 from weir.runtime.storage.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest, checksum, decode
@@ -39,6 +39,8 @@ SAVED = 0.75
 
 SAVEPOINT_FORGOTTEN = 0.5
 """How often a resume does not name the savepoint that the job came from."""
+
+ANSWERS = (SavepointCompleted, RequestFailed, RescaleCompleted)
 
 
 @dataclass
@@ -116,15 +118,15 @@ class Users:
     # --- What they get ------------------------------------------------------------------------------------
 
     def noticed(self, notice: Notice) -> None:
-        asked = self._asked.get(notice.detail.get("request", ""))
+        asked = self._asked.get(notice.request) if isinstance(notice, ANSWERS) else None
         if asked is None:
             return
         if asked.answer is not None:
             raise SimulationFailed(f"{asked.name} was {asked.answer}, and is answered again: {notice}")
-        asked.answer = "failed" if notice.kind == "request_failed" else "done"
+        asked.answer = "failed" if isinstance(notice, RequestFailed) else "done"
         if any(bug in str(notice) for bug in BUGS):
             raise SimulationFailed(f"{asked.name} failed by a bug: {notice}")
-        if notice.kind == "savepoint_completed" and asked.savepoint is not None:
+        if isinstance(notice, SavepointCompleted) and asked.savepoint is not None:
             with self._world.storage.quiet():
                 manifest = read_savepoint(self._world, asked.savepoint)
                 self._check_committed(manifest, savepoint_files(self._world, asked.savepoint))

@@ -30,7 +30,7 @@ from tests.sim.work import Call, Process, Work, run_quietly
 from tests.sim.workload import FIRST_PLACE, SCHEME, Job
 from weir.ids import AttemptId, CheckpointId, Lineage
 from weir.operators.sink import Sink
-from weir.runtime.driver.phases import Outcome
+from weir.runtime.driver.verdicts import Finished
 from weir.runtime.storage.attempts import current_lineage
 from weir.runtime.storage.checkpoints import CheckpointStore
 from weir.runtime.storage.locations import register_scheme
@@ -108,12 +108,10 @@ class World:
         self.watch = Watch(self)
         self.sinks: list[Sink] = self.job.sinks
         self.stages: dict[tuple[int, AttemptId], SimStage] = {}
-        self.orphans: list[Call] = []
-        """Calls of processes that are gone; each may still take effect."""
+        self.orphans: list[Call] = []  # of processes that are gone; each may still take effect
         self.came_late: set[str] = set()  # what processes were writing when they died, and may have written since
         self.completed_ids: list[int] = []
-        self.ids_since_backup: list[int] = []
-        """Those of drivers that are known of, since users last put a backup back."""
+        self.ids_since_backup: list[int] = []  # since users last put one back
         self._given_out: dict[tuple[Lineage, CheckpointId], tuple[int, int]] = {}
         """By whom, and in which step."""
         self.newest_completed: int | None = None
@@ -194,9 +192,9 @@ class World:
 
     def _has_finished(self) -> bool:
         for driver in list(self.drivers):
-            if driver.reported and driver.reported.outcome is Outcome.FINISHED and driver.is_forgotten:
+            if driver.reported and isinstance(driver.reported.verdict, Finished) and driver.is_forgotten:
                 self.bury(driver)  # Others go on from a backup, and do not know of it.
-            elif driver.reported and driver.reported.outcome is Outcome.FINISHED:
+            elif driver.reported and isinstance(driver.reported.verdict, Finished):
                 if any(self._goes_on_behind(driver, other) for other in self.drivers):
                     # It was drained, and has rows left for whoever takes over from it, be it one that was started
                     # before and looked later; or that one goes back. If that one fails, somebody starts another.
@@ -329,11 +327,10 @@ class World:
                 if now_ms >= call.not_before_ms:
                     call.perform()
 
-    def completed(self, checkpoint: int, *, by: SimDriver) -> None:
+    def completed(self, checkpoint: int) -> None:
         """Tasks are told: sinks commit what it holds."""
         self.completed_ids.append(checkpoint)
-        if not by.is_forgotten:
-            self.ids_since_backup.append(checkpoint)
+        self.ids_since_backup.append(checkpoint)
         self.newest_completed = checkpoint
 
     @property

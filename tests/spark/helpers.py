@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -22,6 +22,8 @@ import weir
 from weir import connectors as io
 from weir.connectors.files.parts import PartDirectory
 from weir.runtime.storage.locations import open_storage
+
+N = TypeVar("N")
 
 KEYS = 17
 GATE = "gate"
@@ -175,5 +177,5 @@ def operator_of(metrics: Mapping[str, Any], uid: str) -> Mapping[str, Any]:
     return found
 
 
-def notices_of(job: Any, kind: str) -> list[Mapping[str, Any]]:
-    return [notice.detail for notice in job.notices if notice.kind == kind]
+def notices_of(job: Any, kind: type[N]) -> list[N]:
+    return [notice for notice in job.notices if isinstance(notice, kind)]

@@ -34,6 +34,7 @@ from tests.spark.helpers import (
     slow_settings,
 )
 from weir import connectors as io
+from weir.runtime.driver.notices import AttemptFailed, AttemptRunning, CheckpointSucceeded
 from weir.runtime.spark.session import recommended_settings, stop_embedded
 
 pytestmark = [
@@ -113,7 +114,7 @@ class Chaos:
 
     @property
     def _completed(self) -> int:
-        return len(notices_of(self._job, "checkpoint_completed"))
+        return len(notices_of(self._job, CheckpointSucceeded))
 
     def _kill(self, what: str) -> bool:
         self.await_moment()
@@ -151,17 +152,17 @@ def test_a_worker_frozen_past_its_timeout_that_thaws_later_writes_nothing_that_c
     job: Any = env.submit("frozen")
     chaos = Chaos(job, dice)
     for attempt in (1, 2):
-        poll(lambda wanted=attempt: len(notices_of(job, "attempt_running")) == wanted, PATIENCE_S)
+        poll(lambda wanted=attempt: len(notices_of(job, AttemptRunning)) == wanted, PATIENCE_S)
         chaos.await_moment()
         process_id = dice.choice(job.process_ids)
         assert kill(process_id, signal.SIGSTOP)
-        poll(lambda wanted=attempt + 1: len(notices_of(job, "attempt_running")) == wanted, PATIENCE_S)
+        poll(lambda wanted=attempt + 1: len(notices_of(job, AttemptRunning)) == wanted, PATIENCE_S)
         assert alive(process_id) and process_id not in job.process_ids, "it must be there still, but not in charge"
         chaos.await_moment()
         assert kill(process_id, signal.SIGCONT)
     open_gate(tmp_path)
     assert job.wait(PATIENCE_S) == "finished"
-    failures = [notice["error"] for notice in notices_of(job, "attempt_failed")]
+    failures = [notice.error for notice in notices_of(job, AttemptFailed)]
     assert len(failures) == 2 and all("was silent for" in error for error in failures), failures
     check_output(tmp_path, rows)
 
@@ -185,7 +186,7 @@ def test_workers_and_executors_are_killed_at_random_and_every_row_counts_once(
     chaos.await_orphans()
     check_output(tmp_path, rows)
     assert job.metrics()["restarts"] >= 3
-    restored = [notice["restored"] for notice in notices_of(job, "attempt_running")]
+    restored = [notice.restored for notice in notices_of(job, AttemptRunning)]
     assert [r for r in restored if r is not None], "the job never went on from a checkpoint"
 
 

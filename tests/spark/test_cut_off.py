@@ -20,6 +20,7 @@ from tests.spark.conftest import EMBEDDED_PARALLELISM, alive
 from tests.spark.helpers import build_job, check_output, notices_of, open_gate, slow_settings
 from tests.unit.runtime.proxy import Proxy
 from weir import connectors as io
+from weir.runtime.driver.notices import AttemptRunning
 from weir.runtime.net.control import ControlServer
 from weir.runtime.spark import cluster as spark_cluster
 from weir.runtime.spark.session import busy_slots
@@ -80,7 +81,7 @@ def test_tasks_cut_off_by_a_black_hole_free_their_slots_and_the_job_goes_on(
     poll(lambda: len(job.checkpoints()) >= 2, within_s=60)
     doors.swallow()
     started_s = time.monotonic()
-    poll(lambda: len(notices_of(job, "attempt_running")) == 2, within_s=2 * LINE_TIMEOUT_S + SLACK_S)
+    poll(lambda: len(notices_of(job, AttemptRunning)) == 2, within_s=2 * LINE_TIMEOUT_S + SLACK_S)
     # There is no room for both attempts: the second runs in the slots of the first.
     assert time.monotonic() - started_s >= LINE_TIMEOUT_S * 0.8
     open_gate(tmp_path)
@@ -123,7 +124,7 @@ directory = Path(sys.argv[1])
 env = environment(None, directory, 2)
 build_job(env, directory, rows=40_000)
 job = env.submit("frozen")
-job.listen(lambda notice: print(notice.kind, *job._cluster.process_ids, flush=True))
+job.listen(lambda notice: print(type(notice).__name__, *job._cluster.process_ids, flush=True))
 print(job.wait(), flush=True)
 """
 
@@ -138,14 +139,14 @@ def test_the_tasks_of_a_frozen_driver_end_themselves_and_it_goes_on_when_it_thaw
     try:
         assert driver.stdout is not None
         heard = (line.split() for line in driver.stdout)
-        workers = next([int(word) for word in words[1:]] for words in heard if words[0] == "checkpoint_completed")
+        workers = next([int(word) for word in words[1:]] for words in heard if words[0] == "CheckpointSucceeded")
         assert len(workers) == 2 and all(alive(worker) for worker in workers)
         driver.send_signal(signal.SIGSTOP)
         poll(lambda: not any(alive(worker) for worker in workers), within_s=2 * LINE_TIMEOUT_S + SLACK_S)
         driver.send_signal(signal.SIGCONT)
         open_gate(tmp_path)
         kinds = [words[0] for words in heard]
-        assert kinds[-1] == "finished" and "attempt_failed" in kinds
+        assert kinds[-1] == "finished" and "AttemptFailed" in kinds
     finally:
         driver.send_signal(signal.SIGCONT)
         driver.kill()

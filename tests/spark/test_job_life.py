@@ -36,6 +36,7 @@ from tests.spark.helpers import (
 )
 from weir import connectors as io
 from weir.errors import JobError, JobFailed, OwnershipError, SlotsMissing
+from weir.runtime.driver.notices import AttemptRunning, CheckpointSucceeded
 from weir.runtime.spark.session import recommended_settings, slots, stop_embedded
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
@@ -71,8 +72,8 @@ def submit(embedded: Any, tmp_path: Path) -> Iterator[Submit]:
 
 def await_checkpoints(job: Any, number: int) -> None:
     """Wait until the job has completed so many checkpoints more."""
-    before = len(notices_of(job, "checkpoint_completed"))
-    poll(lambda: len(notices_of(job, "checkpoint_completed")) >= before + number or job.error, PATIENCE_S)
+    before = len(notices_of(job, CheckpointSucceeded))
+    poll(lambda: len(notices_of(job, CheckpointSucceeded)) >= before + number or job.error, PATIENCE_S)
     assert job.error is None, job.error
 
 
@@ -364,7 +365,7 @@ def test_the_same_job_runs_unchanged_on_a_standalone_master(standalone: Any, tmp
     job: Any = env.submit("unchanged")
     await_checkpoints(job, 2)
     assert kill(job.process_ids[1])
-    poll(lambda: len(notices_of(job, "attempt_running")) == 2, PATIENCE_S)
+    poll(lambda: len(notices_of(job, AttemptRunning)) == 2, PATIENCE_S)
     open_gate(tmp_path)
     assert job.wait(PATIENCE_S) == "finished"
     check_output(tmp_path, ROWS)

@@ -29,6 +29,7 @@ from tests.spark.helpers import (
 )
 from weir import connectors as io
 from weir.errors import ConfigError, JobError, JobFailed, OwnershipError
+from weir.runtime.driver.notices import AttemptRunning, CheckpointAborted, CheckpointSucceeded
 from weir.snapshot.history import CheckpointState
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
@@ -74,9 +75,9 @@ def test_a_mode_keeps_what_it_promises_when_a_worker_is_killed(
     monkeypatch.chdir(tmp_path)  # A relative location is the driver's; tasks have other working directories.
     settings = {"checkpoints": checkpoints(Path(), mode=mode), "restart": weir.FixedDelay(5, "10ms")}
     job = submit(lambda env: build_job(env, tmp_path, rows=ROWS), **settings)
-    poll(lambda: len(notices_of(job, "checkpoint_completed")) >= 3, PATIENCE_S)
+    poll(lambda: len(notices_of(job, CheckpointSucceeded)) >= 3, PATIENCE_S)
     assert kill(job.process_ids[1])
-    poll(lambda: len(notices_of(job, "attempt_running")) >= 2, PATIENCE_S)
+    poll(lambda: len(notices_of(job, AttemptRunning)) >= 2, PATIENCE_S)
     open_gate(tmp_path)
     assert job.wait(PATIENCE_S) == "finished"
     if mode == "exactly_once":
@@ -181,15 +182,18 @@ def test_checkpoints_that_outgrow_the_drivers_memory_are_declined_until_that_is_
 
     chosen = weir.Checkpoints(every="30ms", to=None, memory_limit="400KB", tolerable_failures=4)
     job = submit(build, checkpoints=chosen, restart=weir.NoRestart())
-    poll(lambda: notices_of(job, "checkpoint_aborted"), PATIENCE_S)
-    assert notices_of(job, "checkpoint_completed"), "the first ones fit"
+    poll(lambda: notices_of(job, CheckpointAborted), PATIENCE_S)
+    assert notices_of(job, CheckpointSucceeded), "the first ones fit"
     with pytest.raises(JobFailed) as caught:
         job.wait(PATIENCE_S)
-    declined = notices_of(job, "checkpoint_aborted")
+    declined = notices_of(job, CheckpointAborted)
     assert len(declined) == 5
     # Whichever write finds the memory full: that of a state file, or that of the manifest.
-    assert {notice["reason"] for notice in declined} <= {"declined by a subtask", "the manifest could not be written"}
-    assert all("memory_limit" in notice["detail"] for notice in declined), declined
+    assert {notice.reason.value for notice in declined} <= {
+        "declined by a subtask",
+        "the manifest could not be written",
+    }
+    assert all("memory_limit" in notice.detail for notice in declined), declined
     assert "5 checkpoints in a row failed, 4 are tolerated" in str(caught.value)
     assert "memory_limit" in str(caught.value)
     seen = [row["n"] for row in committed_rows(tmp_path / "out")]

@@ -14,6 +14,7 @@ import weir
 from tests.conftest import poll
 from tests.spark.helpers import committed_rows, kill, notices_of, numbers, open_gate, slow_settings
 from weir import connectors as io
+from weir.runtime.driver.notices import CheckpointSucceeded
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 
@@ -66,8 +67,8 @@ def check(*outs: Path) -> None:
 
 
 def await_checkpoints(job: Any, count: int) -> None:
-    before = len(notices_of(job, "checkpoint_completed"))
-    poll(lambda: len(notices_of(job, "checkpoint_completed")) >= before + count or job.error, PATIENCE_S)
+    before = len(notices_of(job, CheckpointSucceeded))
+    poll(lambda: len(notices_of(job, CheckpointSucceeded)) >= before + count or job.error, PATIENCE_S)
     assert job.error is None
 
 

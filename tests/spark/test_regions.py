@@ -13,6 +13,7 @@ from tests.conftest import poll
 from tests.spark.helpers import check_plain, kill, notices_of, numbers, open_gate, slow_settings
 from weir import connectors as io
 from weir.errors import SlotsMissing
+from weir.runtime.driver.notices import AttemptFailed, AttemptRunning, CheckpointSucceeded
 from weir.runtime.spark.session import slots
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
@@ -38,16 +39,16 @@ def two_pipelines(embedded: Any, directory: Path, **settings: Any) -> weir.Envir
 def test_a_killed_worker_restarts_its_own_region_only(embedded: Any, tmp_path: Path) -> None:
     job = two_pipelines(embedded, tmp_path).submit("two-regions")
     try:
-        poll(lambda: notices_of(job, "checkpoint_completed") or job.error, PATIENCE_S)
+        poll(lambda: notices_of(job, CheckpointSucceeded) or job.error, PATIENCE_S)
         left, right = job.process_ids
         assert kill(right)
-        poll(lambda: notices_of(job, "attempt_failed") or job.error, PATIENCE_S)
-        poll(lambda: len(notices_of(job, "attempt_running")) == 3 or job.error, PATIENCE_S)
-        assert [notice["region"] for notice in notices_of(job, "attempt_failed")] == [1]
+        poll(lambda: notices_of(job, AttemptFailed) or job.error, PATIENCE_S)
+        poll(lambda: len(notices_of(job, AttemptRunning)) == 3 or job.error, PATIENCE_S)
+        assert [notice.region for notice in notices_of(job, AttemptFailed)] == [1]
         assert job.process_ids[0] == left
         assert job.process_ids[1] != right
-        before = len(notices_of(job, "checkpoint_completed"))
-        poll(lambda: len(notices_of(job, "checkpoint_completed")) > before or job.error, PATIENCE_S)
+        before = len(notices_of(job, CheckpointSucceeded))
+        poll(lambda: len(notices_of(job, CheckpointSucceeded)) > before or job.error, PATIENCE_S)
         open_gate(tmp_path)
         assert job.wait(PATIENCE_S) == "finished"
     finally:

@@ -13,6 +13,7 @@ import weir
 from tests.conftest import poll
 from tests.spark.helpers import KEYS, committed_rows, kill, notices_of, numbers, open_gate, slow_settings
 from weir import connectors as io
+from weir.runtime.driver.notices import CheckpointSucceeded
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 
@@ -45,8 +46,8 @@ def test_a_job_on_rocksdb_survives_kills_and_leaves_no_directory(embedded: Any, 
     job = env.submit("rocks")
     try:
         for _ in range(2):
-            before = len(notices_of(job, "checkpoint_completed"))
-            poll(lambda: len(notices_of(job, "checkpoint_completed")) >= before + 3 or job.error, PATIENCE_S)  # noqa: B023
+            before = len(notices_of(job, CheckpointSucceeded))
+            poll(lambda: len(notices_of(job, CheckpointSucceeded)) >= before + 3 or job.error, PATIENCE_S)  # noqa: B023
             assert job.error is None
             (run,) = local.glob("weir-*/rocks-*")
             copies = [path for path in (run / "copies").rglob("*") if path.suffix == ".sst"]

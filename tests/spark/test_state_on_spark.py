@@ -19,6 +19,7 @@ from tests.conftest import poll
 from tests.spark.helpers import KEYS, committed_rows, kill, notices_of, numbers, open_gate, slow_settings
 from weir import connectors as io
 from weir.errors import CheckpointError
+from weir.runtime.driver.notices import AttemptRunning, CheckpointSucceeded
 from weir.runtime.storage.locations import open_storage
 from weir.runtime.storage.state_files import CheckpointFiles
 from weir.runtime.storage.stores.files import LocalStorage
@@ -122,8 +123,8 @@ def test_a_worker_that_is_killed_while_it_uploads_a_checkpoint_costs_no_row(
 
     job = submit(build, backend=backend)
     for victim in (0, 1):
-        before = len(notices_of(job, "checkpoint_completed"))
-        poll(lambda: len(notices_of(job, "checkpoint_completed")) > before + 1 or job.error, PATIENCE_S)  # noqa: B023
+        before = len(notices_of(job, CheckpointSucceeded))
+        poll(lambda: len(notices_of(job, CheckpointSucceeded)) > before + 1 or job.error, PATIENCE_S)  # noqa: B023
         assert job.error is None
         processes = job.process_ids
         (directory / HOLD).touch()
@@ -132,7 +133,7 @@ def test_a_worker_that_is_killed_while_it_uploads_a_checkpoint_costs_no_row(
         assert kill(processes[victim])
         (directory / HOLD).unlink()
         poll(lambda: job.status == "running" and job.process_ids != processes, PATIENCE_S)  # noqa: B023
-        assert notices_of(job, "attempt_running")[-1]["restored"] == int(known.name.removeprefix("chk-"))
+        assert notices_of(job, AttemptRunning)[-1].restored == int(known.name.removeprefix("chk-"))
     finish(job, directory)
     found = Counter((row["key"], row["count"]) for row in committed_rows(directory / "out"))
     sizes = Counter(n % MORE_KEYS for n in range(ROWS))

@@ -13,6 +13,7 @@ import weir
 from tests.conftest import poll
 from tests.spark.helpers import KEYS, committed_rows, kill, notices_of, numbers, open_gate, slow_settings
 from weir import connectors as io
+from weir.runtime.driver.notices import AttemptRunning, CheckpointSucceeded
 
 ROWS = 60_000
 KILLS = 2
@@ -129,10 +130,10 @@ def test_windows_late_rows_timers_and_joins_are_exact_although_workers_are_kille
     build(env, tmp_path)
     job: Any = env.submit("time")
     for _ in range(KILLS):
-        known = len(notices_of(job, "checkpoint_completed"))
-        poll(lambda known=known: len(notices_of(job, "checkpoint_completed")) > known + 2 or job.error, PATIENCE_S)
+        known = len(notices_of(job, CheckpointSucceeded))
+        poll(lambda known=known: len(notices_of(job, CheckpointSucceeded)) > known + 2 or job.error, PATIENCE_S)
         poll(lambda: job.process_ids and kill(job.process_ids[0]), PATIENCE_S)
-    poll(lambda: len(notices_of(job, "attempt_running")) > KILLS, PATIENCE_S)
+    poll(lambda: len(notices_of(job, AttemptRunning)) > KILLS, PATIENCE_S)
     open_gate(tmp_path)
     assert job.wait(PATIENCE_S) == "finished", job.error
     assert job.metrics()["restarts"] >= KILLS

@@ -12,6 +12,7 @@ from weir.bench.encrypted import run_with_tls
 from weir.bench.harness import Options
 from weir.bench.keyed import run_keyed_sum
 from weir.bench.latency import run_latency
+from weir.runtime.driver.notices import AttemptRunning
 
 ROWS = 40_000
 PATIENCE_S = 60.0
@@ -29,7 +30,7 @@ def test_a_job_with_tls_and_checkpoints_in_memory_survives_a_kill(embedded: Any,
     job: Any = env.submit("encrypted")
     poll(lambda: len(job.checkpoints()) >= 2, PATIENCE_S)
     assert kill(job.process_ids[1])
-    poll(lambda: len(notices_of(job, "attempt_running")) == 2, PATIENCE_S)
+    poll(lambda: len(notices_of(job, AttemptRunning)) == 2, PATIENCE_S)
     open_gate(tmp_path)
     assert job.wait(PATIENCE_S) == "finished"
     check_output(tmp_path, ROWS)

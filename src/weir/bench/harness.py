@@ -25,7 +25,7 @@ from weir.bench.epochs import Epoch, FoldSink, read_epochs
 from weir.bench.stopwatch import Stopwatch, first_poll_ns
 from weir.errors import WeirError
 from weir.operators.source import Source
-from weir.runtime.driver.phases import Notice
+from weir.runtime.driver.notices import CheckpointSucceeded, Notice
 
 POLL_S = 0.05
 KILL_WAIT_S = 60.0
@@ -152,7 +152,7 @@ class Bench:
         epochs = read_epochs(self.directory / "epochs")
         first_ns = first_poll_ns(self.directory / "starts")
         last_ns = max((epoch.last_row_ns for epoch in epochs), default=first_ns)
-        completed = sum(notice.kind == "checkpoint_completed" for _, notice in self.notices)
+        completed = sum(isinstance(notice, CheckpointSucceeded) for _, notice in self.notices)
         return Run(epochs, (last_ns - first_ns) / 1e9, completed, list(self.notices))
 
     def report(self, run: Run, *, verified: bool, **more: Any) -> Report:

@@ -17,6 +17,7 @@ from weir.bench import keyed_data
 from weir.bench.epochs import Arrays, Epoch
 from weir.bench.harness import Bench, Options, Report, Run, await_until, bench, kill_a_worker
 from weir.bench.latency import column, lost_and_duplicated
+from weir.runtime.driver.notices import AttemptFailed, AttemptRunning, CheckpointSucceeded
 
 RATE_PER_S = 200_000
 CHECKPOINTS_BEFORE_KILL = 3
@@ -90,9 +91,9 @@ def _completed(it: Bench) -> int:
     """Checkpoints of the attempt that runs now."""
     completed = 0
     for _, notice in list(it.notices):
-        if notice.kind in ("attempt_running", "attempt_failed"):
+        if isinstance(notice, AttemptRunning | AttemptFailed):
             completed = 0
-        completed += notice.kind == "checkpoint_completed"
+        completed += isinstance(notice, CheckpointSucceeded)
     return completed
 
 
@@ -106,7 +107,7 @@ def recovered_s(run: Run, killed_s: float) -> float:
 
 def summary(seconds: list[float], run: Run) -> dict[str, Any]:
     """Median and maximum, and what part of it was waiting for Spark to notice and for the tasks to run again."""
-    running = [n.detail["recovery_ms"] for _, n in run.notices if n.kind == "attempt_running"]
+    running = [n.recovery_ms for _, n in run.notices if isinstance(n, AttemptRunning)]
     again = [ms for ms in running if ms is not None]
     return {
         "recovery_s": round(float(np.median(seconds)), 3),

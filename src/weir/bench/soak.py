@@ -25,6 +25,7 @@ from weir.bench.harness import Bench, Options, Report, bench
 from weir.bench.interval_join import joined
 from weir.bench.plot import Series, line_plot
 from weir.errors import ConfigError
+from weir.runtime.driver.notices import CheckpointSucceeded
 
 SAMPLE_S = 1.0
 WARM_UP_SHARE = 0.2
@@ -89,7 +90,7 @@ def run_soak(options: Options, workload: str = "keyed-sum", *, minutes: float, p
 def _sampled(it: Bench, *, seconds: float) -> tuple[list[Sample], int]:
     job: Any = it.environment.submit()
     completed = []
-    job.listen(lambda notice: completed.append(1) if notice.kind == "checkpoint_completed" else None)
+    job.listen(lambda notice: completed.append(1) if isinstance(notice, CheckpointSucceeded) else None)
     samples: list[Sample] = []
     try:
         while job.status != "running":

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weir.api.job import ENDED
+from weir.runtime.driver import notices
+from weir.runtime.driver.notices import Notice
 from weir.snapshot.history import CheckpointRecord, CheckpointState
 
 if TYPE_CHECKING:
@@ -192,21 +194,19 @@ def storage_wait_text(wait: Mapping[str, Any]) -> str:
     return f"storage, away since {since}, looks again at {retry}"
 
 
-def notice_text(kind: str, detail: Mapping[str, Any]) -> str | None:
+def notice_text(notice: Notice) -> str | None:
     """What a notice says to people; None when the table, or the error at the end, says it already."""
-    if kind == "attempt_failed" and detail["restarts"]:
-        error = str(detail["error"]).strip()
+    if isinstance(notice, notices.AttemptFailed) and notice.restarts:
+        error = notice.error.strip()
         short = error if len(error) <= ERROR_CHARACTERS_MAX else f"…{error[-ERROR_CHARACTERS_MAX:]}"
-        return f"attempt {detail['attempt']} failed, restarting: {short}"
-    if kind == "attempt_running" and detail.get("recovery_ms") is not None:
-        came_from = f"checkpoint {detail['restored']}" if detail["restored"] else "the beginning"
-        return (
-            f"attempt {detail['attempt']} runs from {came_from}, {detail['recovery_ms'] / 1e3:.1f} s after the failure"
-        )
-    if kind == "storage_awaited":
-        return f"waits for {storage_wait_text(detail)}: {detail['error']}"
-    if kind == "checkpoint_aborted":
-        return f"checkpoint {detail['id']} was aborted: {detail['reason']} {detail['detail']}".rstrip()
+        return f"attempt {notice.attempt} failed, restarting: {short}"
+    if isinstance(notice, notices.AttemptRunning) and notice.recovery_ms is not None:
+        came_from = f"checkpoint {notice.restored}" if notice.restored else "the beginning"
+        return f"attempt {notice.attempt} runs from {came_from}, {notice.recovery_ms / 1e3:.1f} s after the failure"
+    if isinstance(notice, notices.StorageAwaited):
+        return f"waits for {storage_wait_text(vars(notice.wait))}: {notice.wait.error}"
+    if isinstance(notice, notices.CheckpointAborted):
+        return f"checkpoint {notice.checkpoint} was aborted: {notice.why}"
     return None
 
 
@@ -261,7 +261,7 @@ class Progress:
     def __call__(self, handle: Any) -> None:
         for notice in list(getattr(handle, "notices", ()))[self._noticed :]:
             self._noticed += 1
-            if text := notice_text(notice.kind, notice.detail):
+            if text := notice_text(notice):
                 self.say(text, style="yellow")
         ended = handle.status in ENDED
         view = self._watch.view(handle.name, handle.metrics())

@@ -10,8 +10,17 @@ from rich.console import Console
 
 from weir.cli.progress import Progress, Watch, line_of, notice_text, table_of
 from weir.ids import AttemptId, CheckpointId
-from weir.runtime.driver.loop import Notice
+from weir.runtime.driver.notices import (
+    AttemptFailed,
+    AttemptRunning,
+    CheckpointAborted,
+    CheckpointSucceeded,
+    Notice,
+    StorageAwaited,
+    StorageWait,
+)
 from weir.snapshot.history import CheckpointRecord, CheckpointState
+from weir.snapshot.messages import AbortReason
 
 
 class Clock:
@@ -95,23 +104,24 @@ def test_the_table_tells_the_same() -> None:
 
 
 def test_failures_recoveries_and_aborted_checkpoints_are_worth_a_line_and_completed_ones_are_not() -> None:
-    failed = notice_text("attempt_failed", {"attempt": 1, "error": "a worker died", "restarts": True})
+    one, two = AttemptId(1), AttemptId(2)
+    failed = notice_text(AttemptFailed(one, None, "a worker died", restarts=True))
     assert failed == "attempt 1 failed, restarting: a worker died"
-    assert notice_text("attempt_failed", {"attempt": 1, "error": "a worker died", "restarts": False}) is None
-    runs = notice_text("attempt_running", {"attempt": 2, "restored": 5, "recovery_ms": 1_234})
+    assert notice_text(AttemptFailed(one, None, "a worker died", restarts=False)) is None
+    runs = notice_text(AttemptRunning(two, None, CheckpointId(5), None, 1_234))
     assert runs == "attempt 2 runs from checkpoint 5, 1.2 s after the failure"
-    assert notice_text("attempt_running", {"attempt": 1, "restored": None, "recovery_ms": None}) is None
-    aborted = notice_text("checkpoint_aborted", {"id": 3, "reason": "timed out", "detail": ""})
+    assert notice_text(AttemptRunning(one, None, None, None, None)) is None
+    aborted = notice_text(CheckpointAborted(one, CheckpointId(3), AbortReason.TIMED_OUT, ""))
     assert aborted == "checkpoint 3 was aborted: timed out"
-    assert notice_text("checkpoint_completed", {"id": 3}) is None
+    assert notice_text(CheckpointSucceeded(one, CheckpointId(3))) is None
 
 
 def test_whoever_watches_an_outage_sees_since_when_it_lasts_and_what_was_found() -> None:
-    wait = {"error": "connection refused", "since_ms": 1e12, "retry_ms": 1e12 + 30_000}
+    wait = StorageWait("connection refused", 10**12, 10**12 + 30_000)
     since, retry = (time.strftime("%H:%M:%S", time.localtime(s)) for s in (1e9, 1e9 + 30))
     text = f"waits for storage, away since {since}, looks again at {retry}"
-    assert notice_text("storage_awaited", {"attempt": None, **wait}) == f"{text}: connection refused"
-    view = Watch(now_s=Clock()).view("job", metrics(5_000) | {"waits_for": wait})
+    assert notice_text(StorageAwaited(None, None, wait)) == f"{text}: connection refused"
+    view = Watch(now_s=Clock()).view("job", metrics(5_000) | {"waits_for": vars(wait)})
     assert text in line_of(view)
     console = Console(width=120, file=io.StringIO(), force_terminal=False)
     console.print(table_of(view))
@@ -138,7 +148,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then_and_one_at_the_end() ->
         clock.now_s += 0.5
         progress(handle)
     assert len(out.getvalue().splitlines()) == 2
-    handle.notices.append(Notice("attempt_failed", {"attempt": 1, "error": "a worker died", "restarts": True}))
+    handle.notices.append(AttemptFailed(AttemptId(1), None, "a worker died", True))
     progress(handle)
     progress(handle)
     assert out.getvalue().count("a worker died") == 1

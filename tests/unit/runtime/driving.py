@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -25,7 +25,8 @@ from weir.graph.plan import Forward, Plan
 from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex
 from weir.operators.sink import Sink
 from weir.runtime.driver import phases
-from weir.runtime.driver.loop import Driver, Notice
+from weir.runtime.driver.loop import Driver
+from weir.runtime.driver.notices import Notice
 from weir.runtime.storage.attempts import current_lineage
 from weir.snapshot.manifest import Manifest
 from weir.snapshot.messages import (
@@ -41,6 +42,8 @@ from weir.snapshot.messages import (
     ToTask,
 )
 from weir.snapshot.run import CoordinatorSettings
+
+N = TypeVar("N")
 
 TASKS = 2
 LAUNCH_MS, STOP_MS, HEARTBEAT_MS, INTERVAL_MS, DELAY_MS = 60_000, 10_000, 5_000, 1_000, 100
@@ -215,8 +218,8 @@ class Stage:
         """What was published."""
         return store_of(self.storage).read(CheckpointId(checkpoint))
 
-    def said(self, kind: str) -> list[dict[str, Any]]:
-        return [notice.detail for notice in self.notices if notice.kind == kind]
+    def said(self, kind: type[N]) -> list[N]:
+        return [notice for notice in self.notices if isinstance(notice, kind)]
 
 
 # --- How each phase is reached --------------------------------------------------------------------------

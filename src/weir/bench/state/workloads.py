@@ -21,6 +21,7 @@ from weir.bench.epochs import read_epochs
 from weir.bench.harness import Report, kill_a_worker
 from weir.bench.state.job import SIGNAL_ROWS, StateJob, StateOptions, state_job
 from weir.bench.stolen import StolenTime
+from weir.runtime.driver.notices import AttemptRunning
 
 BASELINE_S = 10.0
 AFTER_S = 5.0
@@ -125,9 +126,9 @@ def run_restore(options: StateOptions) -> Report:
         ran: list[tuple[float, Any]] = []
         job.handle.listen(lambda notice: ran.append((time.monotonic(), notice)))
         _, killed_s = kill_a_worker(job.handle, 0)
-        while not any(notice.kind == "attempt_running" for _, notice in ran):
+        while not any(isinstance(notice, AttemptRunning) for _, notice in ran):
             job.handle.wait(0.02)
-        running_s = next(at for at, notice in ran if notice.kind == "attempt_running")
+        running_s = next(at for at, notice in ran if isinstance(notice, AttemptRunning))
         last = job.checkpoint()
         wrong = job.wrong_entries(last)
         return _report(

@@ -26,7 +26,7 @@ from weir.cli.demo.words import WORDS_PER_LINE, Lines
 from weir.cli.progress import Progress, rate
 from weir.errors import ConfigError
 from weir.operators.source import Source, SourceReader
-from weir.runtime.driver.phases import Notice
+from weir.runtime.driver.notices import AttemptFailed, AttemptRunning, CheckpointSucceeded, Notice
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,14 +78,14 @@ class Timeline:
 
     def heard(self, notice: Notice) -> None:
         now_s = time.monotonic()
-        if notice.kind == "checkpoint_completed":
+        if isinstance(notice, CheckpointSucceeded):
             self.completed += 1
             if self.running_s is not None and self.committed_s is None:
-                self.committed_s, self.committed = now_s, notice.detail["id"]
-        elif self.killed_s is not None and notice.kind == "attempt_failed":
+                self.committed_s, self.committed = now_s, notice.checkpoint
+        elif self.killed_s is not None and isinstance(notice, AttemptFailed):
             self.failed_s = self.failed_s or now_s
-        elif self.killed_s is not None and notice.kind == "attempt_running" and self.running_s is None:
-            self.running_s, self.restored = now_s, notice.detail["restored"]
+        elif self.killed_s is not None and isinstance(notice, AttemptRunning) and self.running_s is None:
+            self.running_s, self.restored = now_s, notice.restored
 
     def since_kill_s(self, moment_s: float | None) -> float:
         return (moment_s or 0.0) - (self.killed_s or 0.0)

@@ -22,14 +22,16 @@ from weir.config import JobConfig, duration_ms
 from weir.errors import JobError, OwnershipError, ProtocolViolation, StorageFull, code_of, told
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId, TaskIndex
-from weir.runtime.driver import phases
+from weir.runtime.driver import notices, phases, verdicts
 from weir.runtime.driver.claims import ClaimDesk
 from weir.runtime.driver.compatibility import check_compatible
 from weir.runtime.driver.finish_desk import FinishDesk
-from weir.runtime.driver.phases import Notice, Outcome, Phase, Rescaling, StorageWait, Verdict
+from weir.runtime.driver.notices import Notice, StorageWait
+from weir.runtime.driver.phases import Phase, Rescaling
 from weir.runtime.driver.region import Region, laid_out
 from weir.runtime.driver.retirement_desk import RetirementDesk
 from weir.runtime.driver.source_alignment import SourceAlignment
+from weir.runtime.driver.verdicts import Failed, Final, Finished, Stopped, Verdict
 from weir.runtime.ports import Background, Chance, Clock, Cluster
 from weir.runtime.storage.checkpoints import CheckpointStore, Claim
 from weir.runtime.storage.savepoints import SavepointDesk
@@ -166,9 +168,9 @@ class Driver:
         if self._ended is not None:
             return
         if self._leaving is None:
-            self._leave_all(Verdict(Outcome.CANCELLED))
-        elif self._leaving.outcome is Outcome.RESTART:
-            self._leaving = Verdict(Outcome.CANCELLED)
+            self._leave_all(verdicts.Cancelled())
+        elif verdicts.begins_again(self._leaving):
+            self._leaving = verdicts.Cancelled()
         self._finish.give_up()
 
     def request(self, request: m.CheckpointRequested | None = None) -> None:
@@ -256,16 +258,11 @@ class Driver:
 
     def _runs(self, region: Region, deployed: phases.Deploying) -> None:
         """All tasks of a region run."""
-        claim, now_ms = deployed.claim, self._clock.now_ms()
+        claim, plan, now_ms = deployed.claim, region.plan, self._clock.now_ms()
         self._restarts.healthy(now_ms)
-        self._say(
-            "attempt_running",
-            region,
-            restored=claim.restore.checkpoint if claim.restore else None,
-            origin=self._claims.origin_of(claim),
-            recovery_ms=region.recovered(now_ms),
-        )
-        plan = region.plan
+        restored = claim.restore.checkpoint if claim.restore else None
+        origin, recovery_ms = self._claims.origin_of(claim), region.recovered(now_ms)
+        self._notify(notices.AttemptRunning(*self._whose(region), restored, origin, recovery_ms))
         found = claim.next_checkpoint, claim.completed, self._plan.subtasks - plan.subtasks
         self._coordinate(m.AttemptStarted(claim.attempt, plan.subtasks, plan.committers, *found, plan.loops))
         self._rescaled()
@@ -282,24 +279,25 @@ class Driver:
         if self._leaving or self._ended or (region is not None and isinstance(region.phase, phases.Stopping)):
             return  # It is known.
         error, now_ms = told(error), self._clock.now_ms()
-        verdict = Verdict(Outcome.FAILED, error)
+        verdict: Verdict = Failed(error)
         # Sources that have ended, or wait behind a barrier, cannot go on by themselves: then all begin again.
         is_whole = region is None or self._coordinator.is_ending
         for failed in self._regions if region is None or is_whole else [region]:
             failed.failed(now_ms)
         if self._rescaling is not None and self._rescaling.previous is not None:
             # The new parallelism does not even start: whatever the reason, the old one did.
-            verdict, is_whole = Verdict(Outcome.RESTART, error, now_ms, self._rescaling.previous), True
-            self._say("request_failed", request=self._rescaling.name, reason=error)
+            verdict, is_whole = verdicts.WentBack(error, self._rescaling.previous, now_ms), True
+            self._notify(notices.RequestFailed(self.attempt, self._rescaling.name, error))
             self._rescaling = None
         elif not fatal:
-            verdict = Verdict.about(self._restarts, Failure(now_ms, error, code, self._chance()))
-        outage = self._restarts.outage if code in OUTAGE_CODES and verdict.outcome is Outcome.RESTART else None
+            verdict = verdicts.verdict_about(Failure(now_ms, error, code, self._chance()), self._restarts)
+        restarts = verdicts.begins_again(verdict)
+        outage = self._restarts.outage if code in OUTAGE_CODES and restarts else None
         if outage is None or region is None or region.attempt is not None:
-            self._say("attempt_failed", region, error=error, restarts=verdict.outcome is Outcome.RESTART)
+            self._notify(notices.AttemptFailed(*self._whose(region), error, restarts))
         if outage is not None:
-            self._say("storage_awaited", region, **vars(StorageWait.from_outage(outage, self._clock)))
-        if region is None or is_whole or verdict.outcome is not Outcome.RESTART:
+            self._notify(notices.StorageAwaited(*self._whose(region), StorageWait.from_outage(outage, self._clock)))
+        if region is None or is_whole or not isinstance(verdict, verdicts.Restarted):
             self._leave_all(verdict, None if stage_runs else region)
             return
         self._leave(region, verdict, stage_runs=stage_runs)
@@ -315,7 +313,7 @@ class Driver:
             self._conclude(verdict)
 
     def _leave(self, region: Region, verdict: Verdict, *, stage_runs: bool) -> None:
-        if region.is_running and verdict.outcome is not Outcome.FINISHED and region.attempt is not None:
+        if region.is_running and not isinstance(verdict, Finished) and region.attempt is not None:
             self._coordinate(m.AttemptEnded(region.attempt))
         self._claims.given_out(self._coordinator.next_checkpoint)
         region.leave(verdict, stage_runs=stage_runs)
@@ -329,15 +327,16 @@ class Driver:
             self._conclude(self._leaving)
 
     def _begin_again(self, region: Region, verdict: Verdict) -> None:
+        assert isinstance(verdict, verdicts.Restarted), verdict  # All others are about the whole job.
         self.restarts += region.attempt is not None  # one that could not be claimed was none
         region.phase = phases.Waiting(verdict.until_ms)
 
     def _conclude(self, verdict: Verdict) -> None:
         """No region has tasks any more."""
-        if verdict.outcome is Outcome.RESTART:
+        if isinstance(verdict, verdicts.Restarted | verdicts.Rescaled | verdicts.WentBack):
             self._leaving = None
-            self.restarts += verdict.error is not None
-            if verdict.plan is not None:
+            self.restarts += not isinstance(verdict, verdicts.Rescaled)
+            if not isinstance(verdict, verdicts.Restarted):
                 self._plan = verdict.plan
                 self._regions, self._alignment = self._laid_out(verdict.plan)
             for region in self._regions:
@@ -347,21 +346,21 @@ class Driver:
         else:
             self._savepoints.close(lambda: self._last_note(verdict))
 
-    def _last_note(self, verdict: Verdict) -> None:
+    def _last_note(self, verdict: Final) -> None:
         def done(result: BaseException | None) -> None:  # What storage refused is no reason to fail; another driver is.
-            self._end(Verdict(Outcome.FAILED, str(result)) if isinstance(result, OwnershipError) else verdict)
+            self._end(Failed(str(result)) if isinstance(result, OwnershipError) else verdict)
 
-        if verdict.outcome is Outcome.FINISHED:
+        if isinstance(verdict, Finished):
             self._finish.finish(self._plan, done)
-        elif verdict.outcome is Outcome.STOPPED:
+        elif isinstance(verdict, Stopped):
             self._finish.look(done)
         else:
             self._end(verdict)
 
-    def _end(self, verdict: Verdict) -> None:
-        self._ended = phases.Ended(verdict.outcome, verdict.error)
+    def _end(self, verdict: Final) -> None:
+        self._ended = phases.Ended(verdict)
         self._store.close()
-        self._say("ended", outcome=verdict.outcome.value, error=verdict.error)
+        self._notify(notices.JobEnded(self.attempt, verdict))
 
     # --- Checkpoints ---------------------------------------------------------------------------------------
 
@@ -384,7 +383,7 @@ class Driver:
                 lambda attempt: m.CheckpointCompleted(attempt, effect.checkpoint, effect.time_over, effect.ended)
             )
             self._savepoints.sweep(effect.checkpoint)
-            self._say("checkpoint_completed", id=effect.checkpoint)
+            self._notify(notices.CheckpointSucceeded(self.attempt, effect.checkpoint))
         elif isinstance(effect, m.RetireCheckpoints):
             self._retirements.retire(effect.oldest_kept)
         elif isinstance(effect, m.SendDrain):
@@ -400,7 +399,7 @@ class Driver:
         elif isinstance(effect, m.FailAttempt):
             self._fail(None, effect.reason)
         elif isinstance(effect, m.FinishJob):
-            self._leave_all(Verdict(Outcome.FINISHED))
+            self._leave_all(Finished())
         else:
             raise ProtocolViolation(f"driver: unknown effect {effect!r}")
 
@@ -416,7 +415,7 @@ class Driver:
         self._tell(lambda attempt: m.AbortCheckpoint(attempt, effect.checkpoint))
         attempts = [region.attempt for region in self._regions if region.attempt is not None]
         self._retirements.discard(effect.checkpoint, attempts)
-        self._say("checkpoint_aborted", id=effect.checkpoint, reason=effect.reason.value, detail=effect.detail)
+        self._notify(notices.CheckpointAborted(self.attempt, effect.checkpoint, effect.reason, effect.detail))
 
     def _published(self, manifest: Manifest, result: BaseException | None) -> None:
         if not self._is_current(manifest):
@@ -448,7 +447,8 @@ class Driver:
             # Who asked was told that it failed, with the attempt.
             self._savepoints.discard(str(request.savepoint), self._coordinator.next_checkpoint)
         elif result is None:
-            self._say("savepoint_completed", request=request.name, id=manifest.checkpoint, savepoint=request.savepoint)
+            found = request.name, manifest.checkpoint, str(request.savepoint)
+            self._notify(notices.SavepointCompleted(self.attempt, *found))
             self._coordinate(m.SavepointPublished(manifest.checkpoint))
         else:
             reason = f"{request.savepoint}: {type(result).__name__}: {result}"
@@ -459,15 +459,15 @@ class Driver:
             self._rescaling = None
         if request.savepoint is not None:
             self._savepoints.discard(request.savepoint, self._coordinator.next_checkpoint)
-        self._say("request_failed", request=request.name, reason=reason)
+        self._notify(notices.RequestFailed(self.attempt, request.name, reason))
 
     def _leave_for(self, request: m.CheckpointRequested) -> None:
         rescaling = self._rescaling
         if rescaling is None or rescaling.name != request.name:
-            self._leave_all(Verdict(Outcome.STOPPED))
+            self._leave_all(Stopped())
             return
         self._rescaling = replace(rescaling, previous=self._plan)
-        self._leave_all(Verdict(Outcome.RESTART, None, self._clock.now_ms(), rescaling.plan))
+        self._leave_all(verdicts.Rescaled(rescaling.plan, self._clock.now_ms()))
 
     def _rescaled(self) -> None:
         """A region runs: if they all do, for the first time at another parallelism, that has succeeded."""
@@ -475,7 +475,7 @@ class Driver:
         if self._rescaling is not None and is_new and all(region.is_running for region in self._regions):
             rescaling, self._rescaling = self._rescaling, None
             before = rescaling.previous.parallelism if rescaling.previous else 0
-            self._say("rescaled", request=rescaling.name, parallelism=self._plan.parallelism, before=before)
+            self._notify(notices.RescaleCompleted(self.attempt, rescaling.name, self._plan.parallelism, before))
 
     # --- Small things ----------------------------------------------------------------------------------------
 
@@ -493,7 +493,8 @@ class Driver:
             if region.is_running:
                 region.tell(message)
 
-    def _say(self, kind: str, region: Region | None = None, **detail: Any) -> None:
-        if region is not None and len(self._regions) > 1:
-            detail = {"region": region.plan.region, **detail}
-        self._notify(Notice(kind, {"attempt": self.attempt if region is None else region.attempt, **detail}))
+    def _whose(self, region: Region | None) -> tuple[AttemptId | None, int | None]:
+        """The attempt that a notice is about, and its region where there are several."""
+        if region is None:
+            return self.attempt, None
+        return region.attempt, region.plan.region if len(self._regions) > 1 else None

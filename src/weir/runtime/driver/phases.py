@@ -11,46 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, TaskIndex
-from weir.runtime.ports import Clock
+from weir.runtime.driver.verdicts import Final, Verdict
 from weir.runtime.storage.checkpoints import Claim
 from weir.snapshot.messages import FromTask
-from weir.snapshot.restart import Failure, Outage, RestartAfter, Restarts
-
-
-class Outcome(Enum):
-    """What becomes of a job when its attempt is over."""
-
-    FINISHED = "finished"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    STOPPED = "stopped"
-    """By the user, behind a checkpoint: it can be resumed."""
-    RESTART = "restarting"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Why an attempt is left, and what follows."""
-
-    outcome: Outcome
-    error: str | None = None
-    until_ms: float = 0.0
-    """With RESTART: when the next attempt may begin."""
-    plan: Plan | None = None
-    """With RESTART: what the next attempt runs, when that is another plan."""
-
-    @classmethod
-    def about(cls, restarts: Restarts, failure: Failure) -> Verdict:
-        """What follows from the restart strategy's word about a failure."""
-        decision = restarts.failed(failure)
-        if isinstance(decision, RestartAfter):
-            return cls(Outcome.RESTART, failure.error, failure.now_ms + decision.delay_ms)
-        return cls(Outcome.FAILED, f"{failure.error}\n(no restart: {decision.reason})")
 
 
 @dataclass(frozen=True)
@@ -61,31 +28,6 @@ class Rescaling:
     plan: Plan
     previous: Plan | None = None
     """What to go back to; None as long as the old attempt runs."""
-
-
-@dataclass(frozen=True)
-class Notice:
-    """Something that a person who watches the job would like to know."""
-
-    kind: str
-    detail: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class StorageWait:
-    """Storage is away, and the job waits for it."""
-
-    error: str
-    """What the last look has found."""
-    since_ms: int
-    """Since when, by the wall clock."""
-    retry_ms: int
-    """When it is looked at again, by the wall clock."""
-
-    @classmethod
-    def from_outage(cls, outage: Outage, clock: Clock) -> StorageWait:
-        wall_from_ms = clock.wall_ms() - clock.now_ms()
-        return cls(outage.error, round(wall_from_ms + outage.since_ms), round(wall_from_ms + outage.retry_ms))
 
 
 class _Phase:
@@ -215,12 +157,11 @@ class Waiting(_Phase):
 class Ended(_Phase):
     """Nothing happens any more."""
 
-    outcome: Outcome
-    error: str | None
+    verdict: Final
 
     @property
     def status(self) -> str:  # type: ignore[override]
-        return self.outcome.value
+        return self.verdict.status
 
 
 Phase: TypeAlias = "Created | Claiming | Launching | Deploying | Running | Stopping | Waiting | Ended"

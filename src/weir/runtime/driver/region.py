@@ -13,7 +13,8 @@ from weir.config import Settings, duration_ms
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime.driver import phases
-from weir.runtime.driver.phases import Outcome, Phase, Verdict
+from weir.runtime.driver.phases import Phase
+from weir.runtime.driver.verdicts import Finished, Stopped, Verdict
 from weir.runtime.ports import Clock, Cluster
 from weir.runtime.storage.checkpoints import Claim
 from weir.snapshot import messages as m
@@ -144,7 +145,7 @@ class Region:
         elif isinstance(self.phase, phases.Deploying):
             patience_ms = min(timeout_ms, RESTORING_PATIENCE_MS)
         if stage_runs:
-            is_good = verdict.outcome in (Outcome.FINISHED, Outcome.STOPPED)
+            is_good = isinstance(verdict, Finished | Stopped)
             self.tell(lambda attempt: m.StopTask(attempt, cancelled=not is_good))
         kill_ms = now_ms + patience_ms
         self.phase = phases.Stopping(attempt, verdict, kill_ms, kill_ms + timeout_ms, ended=not stage_runs)

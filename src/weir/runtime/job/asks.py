@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weir.errors import JobError
-from weir.runtime.driver.phases import Notice, Outcome
+from weir.runtime.driver.notices import Answer, RequestFailed, SavepointCompleted
+from weir.runtime.driver.verdicts import Final, Finished, Stopped
 
 ASKS_MAX = 1_000
 """Requests that may be open at once."""
@@ -53,28 +54,27 @@ class Asks:
             if not ask.is_sent:
                 self._send(name, ask)
 
-    def noticed(self, notice: Notice) -> None:
-        """Something happened that may be an answer."""
-        name = notice.detail.get("request")
-        ask = self._open.get(name) if isinstance(name, str) else None
-        if ask is None or not isinstance(name, str):
+    def answered(self, answer: Answer) -> None:
+        """The driver has an answer; perhaps to nobody here."""
+        ask = self._open.get(answer.request)
+        if ask is None:
             return
-        if notice.kind == "request_failed":
-            del self._open[name]
-            ask.future.set_exception(JobError(f"job {self._job!r}: {ask.what} failed: {notice.detail['reason']}"))
-        elif notice.kind == "savepoint_completed" and ask.ends_job:
-            ask.savepoint = notice.detail["savepoint"]
+        if isinstance(answer, RequestFailed):
+            del self._open[answer.request]
+            ask.future.set_exception(JobError(f"job {self._job!r}: {ask.what} failed: {answer.reason}"))
+        elif isinstance(answer, SavepointCompleted) and ask.ends_job:
+            ask.savepoint = answer.savepoint
         else:
-            del self._open[name]
-            ask.future.set_result(notice.detail.get("savepoint"))
+            del self._open[answer.request]
+            ask.future.set_result(answer.savepoint if isinstance(answer, SavepointCompleted) else None)
 
-    def job_ended(self, outcome: Outcome | None) -> None:
-        """No other answer comes."""
+    def job_ended(self, verdict: Final | None) -> None:
+        """No other answer comes. None: the driver has crashed."""
         for ask in self._open.values():
-            if ask.ends_job and outcome in (Outcome.STOPPED, Outcome.FINISHED):
+            if ask.ends_job and isinstance(verdict, Stopped | Finished):
                 ask.future.set_result(ask.savepoint)
             else:
-                how = "has crashed" if outcome is None else f"is {outcome.value}"
+                how = "has crashed" if verdict is None else f"is {verdict.status}"
                 there = "" if ask.savepoint is None else f", but its savepoint is complete: {ask.savepoint}"
                 ask.future.set_exception(JobError(f"job {self._job!r} {how}: {ask.what} did not come about{there}"))
         self._open.clear()

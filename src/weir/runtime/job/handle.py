@@ -21,9 +21,9 @@ from weir.graph.plan import Plan, Vertex
 from weir.ids import CheckpointId
 from weir.operators.source import DriverContext, Source
 from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
-from weir.runtime.driver import phases
+from weir.runtime.driver import notices, phases, verdicts
 from weir.runtime.driver.loop import Driver
-from weir.runtime.driver.phases import Notice, Outcome
+from weir.runtime.driver.notices import Notice
 from weir.runtime.driver.region import slots_of
 from weir.runtime.job.asks import Ask, Asks
 from weir.runtime.job.service import JobService
@@ -133,7 +133,7 @@ class Job:
     @property
     def status(self) -> str:
         """created, starting, running, restarting, stopping; and at last finished, stopped, failed or cancelled."""
-        return self._driver.status if self._crash is None else Outcome.FAILED.value
+        return self._driver.status if self._crash is None else verdicts.Failed.status
 
     @property
     def error(self) -> BaseException | None:
@@ -141,8 +141,8 @@ class Job:
         if self._crash is not None:
             return self._crash
         phase = self._driver.phase
-        if isinstance(phase, phases.Ended) and phase.outcome is Outcome.FAILED:
-            return JobFailed(f"job {self.name!r} failed: {phase.error}")
+        if isinstance(phase, phases.Ended) and isinstance(phase.verdict, verdicts.Failed):
+            return JobFailed(f"job {self.name!r} failed: {phase.verdict.error}")
         return None
 
     def wait(self, timeout: float | None = None) -> str:
@@ -279,7 +279,7 @@ class Job:
             for _, waiting in self._requests:
                 waiting.set_exception(JobError(f"job {self.name!r} has ended"))
             phase = self._driver.phase
-            self._asks.job_ended(phase.outcome if isinstance(phase, phases.Ended) else None)
+            self._asks.job_ended(phase.verdict if isinstance(phase, phases.Ended) else None)
             if self._service is not None:
                 self._service.close()
 
@@ -300,18 +300,19 @@ class Job:
 
     def _noticed(self, notice: Notice) -> None:
         self._notices.append(notice)
-        if notice.kind == "checkpoint_completed":
-            for waiting in self._answered(notice.detail["id"]):
-                waiting.set_result(notice.detail["id"])
-        elif notice.kind == "checkpoint_aborted":
-            for waiting in self._answered(notice.detail["id"]):
-                waiting.set_exception(JobError(f"the checkpoint did not complete: {notice.detail}"))
-        elif notice.kind == "attempt_failed":
+        if isinstance(notice, notices.CheckpointSucceeded):
+            for waiting in self._answered(notice.checkpoint):
+                waiting.set_result(notice.checkpoint)
+        elif isinstance(notice, notices.CheckpointAborted):
+            for waiting in self._answered(notice.checkpoint):
+                waiting.set_exception(JobError(f"the checkpoint did not complete: {notice.why}"))
+        elif isinstance(notice, notices.AttemptFailed):
             for waiting in self._answered(None):
-                waiting.set_exception(JobError(f"the checkpoint did not complete: {notice.detail}"))
-        elif notice.kind == "attempt_running":
+                waiting.set_exception(JobError(f"the checkpoint did not complete: {notice.error}"))
+        elif isinstance(notice, notices.AttemptRunning):
             self._mailbox.post(self._ask_again)
-        self._asks.noticed(notice)
+        elif isinstance(notice, notices.SavepointCompleted | notices.RequestFailed | notices.RescaleCompleted):
+            self._asks.answered(notice)
         for listener in tuple(self._listeners):
             try:
                 listener(notice)

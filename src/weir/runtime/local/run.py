@@ -21,7 +21,8 @@ from weir.graph.plan import Plan
 from weir.ids import AttemptId, ChannelId, Lineage, TaskIndex
 from weir.runtime.driver import phases
 from weir.runtime.driver.loop import Driver
-from weir.runtime.driver.phases import Notice
+from weir.runtime.driver.notices import CheckpointSucceeded, Notice
+from weir.runtime.driver.verdicts import Finished
 from weir.runtime.net.channels import LocalChannel
 from weir.runtime.storage.checkpoints import CheckpointStore
 from weir.runtime.storage.locations import MemoryStorage
@@ -217,8 +218,8 @@ class LocalRun:
             for task in self._tasks:
                 task.close()
         phase = self.driver.phase
-        if isinstance(phase, phases.Ended) and phase.outcome is not phases.Outcome.FINISHED:
-            raise JobFailed(f"local run: the job ended as {phase.status}: {phase.error}")
+        if isinstance(phase, phases.Ended) and not isinstance(phase.verdict, Finished):
+            raise JobFailed(f"local run: the job ended as {phase.verdict!r}")
 
     def _loop(self) -> None:
         idle_turns = 0
@@ -253,7 +254,7 @@ class LocalRun:
         return busy
 
     def _noticed(self, notice: Notice) -> None:
-        if notice.kind == "checkpoint_completed":
+        if isinstance(notice, CheckpointSucceeded):
             self.checkpoints += 1
 
     def _crash(self) -> None:

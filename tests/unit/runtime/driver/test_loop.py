@@ -28,7 +28,8 @@ from weir.config import FixedDelay, NoRestart
 from weir.errors import JobError, OwnershipError, ProtocolViolation, StorageUnavailable, UserCodeError
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime.driver import phases
-from weir.runtime.driver.phases import Outcome
+from weir.runtime.driver.notices import AttemptFailed, AttemptRunning
+from weir.runtime.driver.verdicts import Failed, Finished
 from weir.snapshot.messages import DeployTask, Heartbeat, StopTask, TaskRegistered
 
 
@@ -65,8 +66,8 @@ def test_the_job_runs_when_all_tasks_do() -> None:
     assert isinstance(stage.phase, phases.Deploying)
     stage.run(0)
     assert stage.driver.status == "running"
-    (said,) = stage.said("attempt_running")
-    assert said == {"attempt": 1, "restored": None, "origin": None, "recovery_ms": None}
+    (said,) = stage.said(AttemptRunning)
+    assert said == AttemptRunning(AttemptId(1), None, None, None, None)
 
 
 def test_what_a_quick_task_tells_while_others_are_still_restoring_is_kept() -> None:
@@ -76,7 +77,7 @@ def test_what_a_quick_task_tells_while_others_are_still_restoring_is_kept() -> N
     stage.run(1)
     stage.complete(1).commit(1)
     assert isinstance(stage.phase, phases.Stopping)
-    assert stage.phase.verdict.outcome is Outcome.FINISHED
+    assert isinstance(stage.phase.verdict, Finished)
 
 
 def test_too_few_slots_is_an_error_that_says_how_many_are_missing() -> None:
@@ -84,14 +85,14 @@ def test_too_few_slots_is_an_error_that_says_how_many_are_missing() -> None:
     stage.pass_ms(LAUNCH_MS - 1)
     assert isinstance(stage.phase, phases.Launching)
     stage.pass_ms(1)
-    error = stage.said("attempt_failed")[0]["error"]
+    error = stage.said(AttemptFailed)[0].error
     assert error.startswith("only 1 of 2 tasks started in time: Spark has too few free slots for parallelism 2. 1 more")
 
 
 def test_tasks_that_do_not_get_ready_in_time_are_an_error() -> None:
     stage = deploying().run(0)
     stage.pass_ms(LAUNCH_MS)
-    assert "only 1 of 2 tasks restored their state" in stage.said("attempt_failed")[0]["error"]
+    assert "only 1 of 2 tasks restored their state" in stage.said(AttemptFailed)[0].error
 
 
 # --- Failures -----------------------------------------------------------------------------------------
@@ -116,43 +117,43 @@ def test_a_failure_stops_the_attempt_and_another_follows_after_the_delay(reach: 
 def test_a_lost_task_is_a_failure(reach: Callable[[], Stage]) -> None:
     stage = reach()
     stage.driver.task_lost(AttemptId(1), TaskIndex(1), "reset by peer")
-    assert stage.said("attempt_failed")[0]["error"] == "task 1 was lost: reset by peer"
+    assert stage.said(AttemptFailed)[0].error == "task 1 was lost: reset by peer"
 
 
 @phases_named("launching", "deploying", "running")
 def test_the_end_of_the_stage_is_a_failure_and_nobody_is_waited_for(reach: Callable[[], Stage]) -> None:
     stage = reach().stage_ends("executor lost")
     assert isinstance(stage.phase, phases.Waiting)
-    assert stage.said("attempt_failed")[0]["error"] == "executor lost"
+    assert stage.said(AttemptFailed)[0].error == "executor lost"
 
 
 def test_a_stage_that_ends_without_an_error_before_the_job_does_is_a_failure_too() -> None:
     stage = running().stage_ends(None)
-    assert stage.said("attempt_failed")[0]["error"] == "the stage ended before the job did"
+    assert stage.said(AttemptFailed)[0].error == "the stage ended before the job did"
 
 
 def test_a_stage_that_spark_says_will_never_run_ends_the_job() -> None:
     stage = launching()
     stage.driver.stage_ended(AttemptId(1), "no such master", fatal=True)
-    assert stage.ended == phases.Ended(Outcome.FAILED, "no such master")
+    assert stage.ended == phases.Ended(Failed("no such master"))
 
 
 @phases_named("launching", "deploying", "running")
 def test_a_fatal_error_ends_the_job_without_a_restart(reach: Callable[[], Stage]) -> None:
     stage = reach().fail("column x is gone", fatal=True).stage_ends()
-    assert stage.ended == phases.Ended(Outcome.FAILED, "column x is gone")
+    assert stage.ended == phases.Ended(Failed("column x is gone"))
 
 
 def test_when_the_strategy_gives_up_the_error_says_so_beside_the_cause() -> None:
     stage = Stage(restart=NoRestart()).up().fail("boom").stage_ends()
-    assert stage.ended.error == "boom\n(no restart: no restart strategy is set)"
+    assert stage.ended.verdict.error == "boom\n(no restart: no restart strategy is set)"
 
 
 def test_restarts_are_counted_by_the_strategy() -> None:
     stage = Stage(restart=FixedDelay(attempts=2, delay="100ms"))
     for _ in range(3):
         stage.up().fail("boom").stage_ends()
-    assert stage.ended.outcome is Outcome.FAILED
+    assert isinstance(stage.ended.verdict, Failed)
     assert stage.driver.restarts == 2
 
 
@@ -173,7 +174,7 @@ def test_user_code_that_fails_three_times_without_progress_ends_the_job() -> Non
         assert isinstance(stage.phase, phases.Waiting)
     stage.up().fail("division by zero", code=UserCodeError.code).stage_ends()
     stuck = "the user's code failed 3 times with no checkpoint in between"
-    assert stage.ended == phases.Ended(Outcome.FAILED, f"division by zero\n(no restart: {stuck})")
+    assert stage.ended == phases.Ended(Failed(f"division by zero\n(no restart: {stuck})"))
 
 
 def test_a_completed_checkpoint_is_progress_for_user_code_that_fails() -> None:
@@ -210,9 +211,9 @@ def test_the_time_to_recover_counts_from_the_first_failure_since_the_job_ran() -
     stage.pass_ms(DELAY_MS)
     run_all(stage.background)
     stage.register().run()
-    assert [said["recovery_ms"] for said in stage.said("attempt_running")] == [None, 3_100]
+    assert [said.recovery_ms for said in stage.said(AttemptRunning)] == [None, 3_100]
     stage.fail("killed").stage_ends().up()
-    assert stage.said("attempt_running")[-1]["recovery_ms"] == DELAY_MS, "and then anew"
+    assert stage.said(AttemptRunning)[-1].recovery_ms == DELAY_MS, "and then anew"
 
 
 # --- Silence ------------------------------------------------------------------------------------------
@@ -223,7 +224,7 @@ def test_a_silent_task_fails_the_attempt_by_name() -> None:
     stage.clock.time_ms += HEARTBEAT_MS - 1
     stage.hear(Heartbeat(AttemptId(1), TaskIndex(0), {}))
     stage.pass_ms(1)
-    assert stage.said("attempt_failed")[0]["error"] == f"task 1 was silent for {HEARTBEAT_MS} ms"
+    assert stage.said(AttemptFailed)[0].error == f"task 1 was silent for {HEARTBEAT_MS} ms"
 
 
 def test_heartbeats_keep_an_attempt_alive_and_carry_metrics() -> None:
@@ -282,8 +283,8 @@ def test_a_directory_that_is_not_ours_ends_the_job() -> None:
     storage = FaultyStorage()
     store_of(storage, job="theirs").adopt("run-0", resume=False)
     stage = Stage(storage=storage).begin()
-    assert stage.ended.outcome is Outcome.FAILED
-    assert "belongs to job 'theirs'" in (stage.ended.error or "")
+    assert isinstance(stage.ended.verdict, Failed)
+    assert "belongs to job 'theirs'" in (stage.ended.verdict.error)
 
 
 def test_ownership_is_looked_at_again_after_a_failure_to_look() -> None:
@@ -295,7 +296,7 @@ def test_ownership_is_looked_at_again_after_a_failure_to_look() -> None:
     assert isinstance(stage.phase, phases.Waiting)
     stage.pass_ms(DELAY_MS)
     run_all(stage.background)
-    assert stage.ended.outcome is Outcome.FAILED
+    assert isinstance(stage.ended.verdict, Failed)
     assert stage.cluster.launched == []
 
 
@@ -313,24 +314,24 @@ def test_storage_that_is_away_for_a_moment_costs_a_restart_and_nothing_else(call
 def test_a_checkpoint_that_does_not_fit_the_job_ends_it() -> None:
     first = Stage().up().pass_ms(1_000).complete(1)
     stage = Stage(storage=first.storage, resume=True, run="run-2", plan=two_tasks("renamed")).begin()
-    assert stage.ended.outcome is Outcome.FAILED
-    assert "holds state of operator 'op', which is not in the job" in (stage.ended.error or "")
+    assert isinstance(stage.ended.verdict, Failed)
+    assert "holds state of operator 'op', which is not in the job" in (stage.ended.verdict.error)
 
 
 def test_a_driver_that_was_taken_over_fails_for_good() -> None:
     stage = running()
     store_of(stage.storage).claim()
     stage.pass_ms(1_000).complete(1).stage_ends()
-    assert stage.ended.outcome is Outcome.FAILED
-    assert "another driver has taken over job 'job' with attempt 2" in (stage.ended.error or "")
+    assert isinstance(stage.ended.verdict, Failed)
+    assert "another driver has taken over job 'job' with attempt 2" in (stage.ended.verdict.error)
 
 
 def test_a_claim_that_was_taken_over_fails_for_good() -> None:
     stage = claiming()
     stage.storage.then("publish", lambda: store_of(stage.storage).claim())
     run_all(stage.background)
-    assert stage.ended.outcome is Outcome.FAILED
-    assert OwnershipError.__name__ in (stage.ended.error or "")
+    assert isinstance(stage.ended.verdict, Failed)
+    assert OwnershipError.__name__ in (stage.ended.verdict.error)
 
 
 # --- Requests -----------------------------------------------------------------------------------------

@@ -10,11 +10,13 @@ from tests.unit.runtime.stores import LIFE, NEXT_LIFE, files_of
 from weir.errors import ProtocolViolation, StorageFull, StorageUnavailable
 from weir.ids import AttemptId, CheckpointId, SubtaskId, VertexId
 from weir.runtime.driver import phases
-from weir.runtime.driver.phases import Outcome
+from weir.runtime.driver.notices import AttemptFailed, AttemptRunning, CheckpointAborted
+from weir.runtime.driver.verdicts import Failed, Finished
 from weir.runtime.storage import layout
 from weir.snapshot.history import CheckpointState
 from weir.snapshot.messages import (
     AbortCheckpoint,
+    AbortReason,
     CheckpointCompleted,
     DeployTask,
     EpochsCommitted,
@@ -61,7 +63,7 @@ def test_a_declined_checkpoint_is_aborted_everywhere_and_its_files_are_freed() -
     run_all(stage.background)
     assert stage.cluster.told(AbortCheckpoint) == [AbortCheckpoint(AttemptId(1), CheckpointId(1))]
     assert files_of(stage.storage).list("chk-0000000001") == []
-    assert "disk full" in stage.said("checkpoint_aborted")[0]["detail"]
+    assert "disk full" in stage.said(CheckpointAborted)[0].detail
     assert isinstance(stage.phase, phases.Running)
 
 
@@ -69,7 +71,7 @@ def test_too_many_aborted_checkpoints_fail_the_attempt() -> None:
     stage = triggered(tolerable_failures=0)
     stage.hear(SnapshotDeclined(AttemptId(1), CheckpointId(1), ONE, "disk full"))
     assert isinstance(stage.phase, phases.Stopping)
-    assert "1 checkpoints in a row failed" in stage.said("attempt_failed")[0]["error"]
+    assert "1 checkpoints in a row failed" in stage.said(AttemptFailed)[0].error
 
 
 def test_old_checkpoints_are_retired() -> None:
@@ -89,7 +91,7 @@ def test_no_room_for_the_manifest_aborts_the_checkpoint_and_the_job_runs() -> No
     stage.complete(1)
     assert isinstance(stage.phase, phases.Running)
     assert stage.cluster.told(CheckpointCompleted) == []
-    assert stage.said("checkpoint_aborted")[0]["reason"] == "the manifest could not be written"
+    assert stage.said(CheckpointAborted)[0].reason is AbortReason.MANIFEST_REFUSED
 
 
 def test_a_manifest_of_an_old_attempt_under_our_id_aborts_the_checkpoint() -> None:
@@ -99,7 +101,7 @@ def test_a_manifest_of_an_old_attempt_under_our_id_aborts_the_checkpoint() -> No
     stage.clock.time_ms += 1  # another time of creation, so other bytes
     files_of(stage.storage).write(path, files_of(other.storage).read(path))
     stage.complete(1)
-    assert stage.said("checkpoint_aborted")[0]["reason"] == "the manifest could not be written"
+    assert stage.said(CheckpointAborted)[0].reason is AbortReason.MANIFEST_REFUSED
     assert isinstance(stage.phase, phases.Running)
 
 
@@ -123,8 +125,8 @@ def test_a_publication_that_ends_after_its_attempt_counts_for_the_next() -> None
     assert stage.cluster.told(CheckpointCompleted) == []
     stage.up()
     assert stage.cluster.told(DeployTask)[-1].restore == 1
-    said = stage.said("attempt_running")[-1]
-    assert said == {"attempt": 2, "restored": 1, "origin": None, "recovery_ms": DELAY_MS}
+    said = stage.said(AttemptRunning)[-1]
+    assert said == AttemptRunning(AttemptId(2), None, CheckpointId(1), None, DELAY_MS)
 
 
 def test_a_publication_that_ends_while_the_next_attempt_runs_is_not_told_to_it() -> None:
@@ -167,8 +169,8 @@ def test_a_driver_that_is_started_again_goes_on_from_the_last_checkpoint() -> No
 def test_a_driver_that_is_started_again_without_resume_is_refused() -> None:
     first = triggered().complete(1)
     second = Stage(storage=first.storage, run="run-2", lineage=NEXT_LIFE).begin()
-    assert second.ended.outcome is Outcome.FAILED
-    assert "resume=True" in (second.ended.error or "")
+    assert isinstance(second.ended.verdict, Failed)
+    assert "resume=True" in second.ended.verdict.error
 
 
 # --- The end of a bounded job -----------------------------------------------------------------------------
@@ -185,7 +187,7 @@ def test_a_bounded_job_ends_when_the_last_checkpoint_is_committed_by_every_sink(
     assert isinstance(stage.phase, phases.Stopping)
     stage.stage_ends()
     run_all(stage.background)
-    assert stage.ended.outcome is Outcome.FINISHED
+    assert isinstance(stage.ended.verdict, Finished)
     assert f"0000000001.{LIFE}.finished" in stage.storage.list(layout.ATTEMPTS)
 
 
@@ -195,7 +197,7 @@ def test_a_failure_before_the_last_commit_is_known_restores_the_final_checkpoint
     assert stage.cluster.told(DeployTask)[-1].restore == 1
     stage.commit(1).finish_subtasks().complete(2).commit(2).stage_ends()
     run_all(stage.background)
-    assert stage.ended.outcome is Outcome.FINISHED
+    assert isinstance(stage.ended.verdict, Finished)
 
 
 def test_an_order_of_the_coordinator_without_an_attempt_is_our_bug() -> None:

@@ -23,8 +23,9 @@ from weir.config import NoRestart
 from weir.errors import StorageUnavailable
 from weir.ids import AttemptId
 from weir.runtime.driver import phases
-from weir.runtime.driver.phases import Outcome
+from weir.runtime.driver.notices import JobEnded
 from weir.runtime.driver.region import RESTORING_PATIENCE_MS
+from weir.runtime.driver.verdicts import Cancelled, Failed, Finished, Stopped
 from weir.snapshot.messages import CheckpointRequested, StopTask, Then
 
 # --- Leaving ------------------------------------------------------------------------------------------
@@ -52,7 +53,7 @@ def test_the_end_is_told_once() -> None:
     stage = finishing().stage_ends().stage_ends()
     assert len(stage.background.waiting) == 1
     run_all(stage.background)
-    assert [detail["outcome"] for detail in stage.said("ended")] == ["finished"]
+    assert [said.verdict for said in stage.said(JobEnded)] == [Finished()]
 
 
 @pytest.mark.parametrize("overtaken", [False, True])
@@ -65,8 +66,8 @@ def test_a_driver_that_was_overtaken_meanwhile_does_not_say_that_the_job_is_stop
         successor.adopt("run-2", resume=True)
         successor.claim()
     run_all(stage.background)
-    assert stage.ended.outcome is (Outcome.FAILED if overtaken else Outcome.STOPPED)
-    assert ("another driver has taken over" in str(stage.ended.error)) == overtaken
+    assert isinstance(stage.ended.verdict, Failed if overtaken else Stopped)
+    assert ("another driver has taken over" in str(stage.ended.verdict)) == overtaken
 
 
 def test_a_stop_is_a_stop_though_storage_is_away_at_the_end() -> None:
@@ -75,7 +76,7 @@ def test_a_stop_is_a_stop_though_storage_is_away_at_the_end() -> None:
     stage.complete(1).commit(1).stage_ends()
     stage.storage.fail("list", *[StorageUnavailable("away")] * 10)
     run_all(stage.background)
-    assert stage.ended.outcome is Outcome.STOPPED
+    assert isinstance(stage.ended.verdict, Stopped)
 
 
 def test_a_job_whose_last_note_takes_long_kills_nobody_and_does_not_spin() -> None:
@@ -84,7 +85,7 @@ def test_a_job_whose_last_note_takes_long_kills_nobody_and_does_not_spin() -> No
     stage.pass_ms(STOP_MS).pass_ms(STOP_MS)
     assert stage.cluster.killed == []
     run_all(stage.background)
-    assert stage.ended.outcome is Outcome.FINISHED
+    assert isinstance(stage.ended.verdict, Finished)
 
 
 def test_the_last_note_waits_for_storage_so_that_the_next_run_may_start() -> None:
@@ -93,10 +94,10 @@ def test_the_last_note_waits_for_storage_so_that_the_next_run_may_start() -> Non
     run_all(stage.background)
     for _ in range(2):
         due_ms = stage.driver.next_due_ms()
-        assert stage.said("ended") == [] and due_ms is not None
+        assert stage.said(JobEnded) == [] and due_ms is not None
         stage.pass_ms(due_ms - stage.clock.now_ms())
         run_all(stage.background)
-    assert stage.ended.outcome is Outcome.FINISHED
+    assert isinstance(stage.ended.verdict, Finished)
     store_of(stage.storage, NEXT_LIFE).check_free(resume=False)
 
 
@@ -104,16 +105,16 @@ def test_who_cancels_while_the_last_note_waits_for_storage_need_not_wait() -> No
     stage = noting()
     stage.storage.fail("publish", StorageUnavailable("no"))
     run_all(stage.background)
-    assert stage.said("ended") == []
+    assert stage.said(JobEnded) == []
     stage.driver.cancel()
-    assert stage.ended.outcome is Outcome.FINISHED, "everything is committed"
+    assert isinstance(stage.ended.verdict, Finished), "everything is committed"
 
 
 def test_who_wants_no_restarts_does_not_wait_for_the_last_note() -> None:
     stage = noting(restart=NoRestart())
     stage.storage.fail("publish", StorageUnavailable("no"))
     run_all(stage.background)
-    assert stage.ended.outcome is Outcome.FINISHED
+    assert isinstance(stage.ended.verdict, Finished)
 
 
 def test_tasks_of_a_finished_job_are_told_that_everything_is_committed() -> None:
@@ -123,13 +124,13 @@ def test_tasks_of_a_finished_job_are_told_that_everything_is_committed() -> None
 def test_a_finished_job_whose_tasks_do_not_leave_is_still_finished() -> None:
     stage = finishing().pass_ms(STOP_MS).pass_ms(STOP_MS)
     run_all(stage.background)
-    assert stage.ended.outcome is Outcome.FINISHED
+    assert isinstance(stage.ended.verdict, Finished)
 
 
 def test_a_stage_that_fails_while_a_finished_job_leaves_is_of_no_interest() -> None:
     stage = finishing().stage_ends("an executor was lost")
     run_all(stage.background)
-    assert stage.ended == phases.Ended(Outcome.FINISHED, None)
+    assert stage.ended == phases.Ended(Finished())
 
 
 # --- Cancelling ---------------------------------------------------------------------------------------
@@ -139,12 +140,12 @@ def test_a_stage_that_fails_while_a_finished_job_leaves_is_of_no_interest() -> N
 def test_a_cancel_while_no_attempt_runs_ends_the_job_at_once(reach: Callable[[], Stage]) -> None:
     stage = reach()
     stage.driver.cancel()
-    assert stage.ended.outcome is Outcome.CANCELLED
+    assert isinstance(stage.ended.verdict, Cancelled)
     launched = list(stage.cluster.launched)
     run_all(stage.background)
     stage.pass_ms(100_000)
     assert stage.cluster.launched == launched
-    assert stage.ended.outcome is Outcome.CANCELLED
+    assert isinstance(stage.ended.verdict, Cancelled)
 
 
 @phases_named("launching", "deploying", "running")
@@ -154,7 +155,7 @@ def test_a_cancel_asks_the_tasks_to_leave_first(reach: Callable[[], Stage]) -> N
     assert stage.cluster.told(StopTask) == [StopTask(AttemptId(1), cancelled=True)]
     assert stage.driver.status == "stopping"
     stage.stage_ends()
-    assert stage.ended == phases.Ended(Outcome.CANCELLED, None)
+    assert stage.ended == phases.Ended(Cancelled())
 
 
 def test_a_stage_whose_tasks_cannot_be_told_yet_is_killed_at_once() -> None:
@@ -163,7 +164,7 @@ def test_a_stage_whose_tasks_cannot_be_told_yet_is_killed_at_once() -> None:
     assert stage.cluster.killed == [1]
     assert stage.driver.next_due_ms() == STOP_MS, "whoever cannot be killed is left behind"
     stage.stage_ends("cancelled")
-    assert stage.ended == phases.Ended(Outcome.CANCELLED, None)
+    assert stage.ended == phases.Ended(Cancelled())
 
 
 def test_a_task_that_registers_while_its_attempt_is_being_left_is_told_to_leave() -> None:
@@ -187,14 +188,14 @@ def test_a_cancel_while_a_failed_attempt_is_being_left_prevents_the_restart() ->
     stage = stopping()
     stage.driver.cancel()
     stage.stage_ends()
-    assert stage.ended.outcome is Outcome.CANCELLED
+    assert isinstance(stage.ended.verdict, Cancelled)
 
 
 def test_a_cancel_does_not_hide_that_the_job_has_failed_for_good() -> None:
     stage = running().fail("bad schema", fatal=True)
     stage.driver.cancel()
     stage.stage_ends()
-    assert stage.ended == phases.Ended(Outcome.FAILED, "bad schema")
+    assert stage.ended == phases.Ended(Failed("bad schema"))
 
 
 @phases_named("finishing", "noting", "ended")
@@ -204,4 +205,4 @@ def test_a_cancel_comes_too_late_once_everything_is_committed(reach: Callable[[]
     if isinstance(stage.phase, phases.Stopping) and not stage.phase.ended:
         stage.stage_ends()
     run_all(stage.background)
-    assert stage.ended.outcome is Outcome.FINISHED
+    assert isinstance(stage.ended.verdict, Finished)

@@ -16,7 +16,8 @@ from tests.unit.runtime.fakes import FaultyStorage, run_all
 from weir.config import ExponentialDelay, FailureRate, FixedDelay, NoRestart, Restart
 from weir.errors import StorageUnavailable, UserCodeError
 from weir.runtime.driver import phases
-from weir.runtime.driver.phases import Outcome
+from weir.runtime.driver.notices import AttemptFailed, StorageAwaited
+from weir.runtime.driver.verdicts import Failed
 from weir.snapshot.messages import DeployTask
 
 MINUTE_MS, HOUR_MS = 60_000.0, 3_600_000.0
@@ -82,7 +83,7 @@ def test_a_job_outlives_an_outage_and_goes_on_from_its_checkpoint(restart: Resta
 
 def test_an_outage_is_looked_at_seldom_but_never_longer_than_the_longest_delay_apart() -> None:
     job = Outage().begins().lasts(HOUR_MS)
-    looks_ms = [said["retry_ms"] for said in job.stage.said("storage_awaited")]
+    looks_ms = [said.wait.retry_ms for said in job.stage.said(StorageAwaited)]
     gaps_ms = [after - before for before, after in pairwise(looks_ms)]
     assert gaps_ms[:5] == [200, 400, 800, 1_600, 3_200]
     assert max(gaps_ms) == 30_000
@@ -99,22 +100,22 @@ def test_whoever_watches_hears_what_the_job_waits_for_and_since_when() -> None:
     assert wait.since_ms == since_ms
     assert job.stage.clock.time_ms < wait.retry_ms <= job.stage.clock.time_ms + 30_000
     assert "connection refused" in wait.error
-    last = job.stage.said("storage_awaited")[-1]
-    assert last == {"attempt": None, **vars(wait)}
+    last = job.stage.said(StorageAwaited)[-1]
+    assert last == StorageAwaited(None, None, wait)
     assert job.stage.driver.status == "restarting"
-    assert len(job.stage.said("attempt_failed")) == 1, "there was one attempt that failed"
+    assert len(job.stage.said(AttemptFailed)) == 1, "there was one attempt that failed"
 
 
 def test_an_outage_beyond_all_patience_ends_the_job_and_says_which_setting_that_was() -> None:
     job = Outage().begins().lasts(6 * HOUR_MS + MINUTE_MS)
-    assert job.stage.ended.outcome is Outcome.FAILED
-    assert "connection refused" in (job.stage.ended.error or "")
-    assert "longer than Settings.outage_max" in (job.stage.ended.error or "")
+    assert isinstance(job.stage.ended.verdict, Failed)
+    assert "connection refused" in job.stage.ended.verdict.error
+    assert "longer than Settings.outage_max" in job.stage.ended.verdict.error
 
 
 def test_who_wants_no_restart_gets_none() -> None:
     job = Outage(NoRestart()).begins()
-    assert job.stage.ended.outcome is Outcome.FAILED
+    assert isinstance(job.stage.ended.verdict, Failed)
 
 
 def test_a_job_that_starts_in_an_outage_waits_for_it_too() -> None:
@@ -123,7 +124,7 @@ def test_a_job_that_starts_in_an_outage_waits_for_it_too() -> None:
     stage = Stage(storage=storage, restart=ExponentialDelay()).begin()
     assert isinstance(stage.phase, phases.Waiting)
     assert stage.driver.waits_for is not None
-    assert stage.said("attempt_failed") == [], "none has begun"
+    assert stage.said(AttemptFailed) == [], "none has begun"
 
 
 def test_outages_leave_the_strategy_its_whole_count_for_crashes() -> None:
@@ -133,7 +134,7 @@ def test_outages_leave_the_strategy_its_whole_count_for_crashes() -> None:
         job.lasts(1_000).stage.register().run()
     assert job.stage.driver.status == "running"
     job.stage.fail("killed").stage_ends()
-    assert job.stage.ended.outcome is Outcome.FAILED
+    assert isinstance(job.stage.ended.verdict, Failed)
 
 
 def test_user_code_that_fails_ends_the_job_as_quickly_as_ever() -> None:
@@ -143,7 +144,7 @@ def test_user_code_that_fails_ends_the_job_as_quickly_as_ever() -> None:
         job.lasts(1_000)
         if not isinstance(job.stage.phase, phases.Ended):
             job.stage.register().run()
-    assert job.stage.ended.outcome is Outcome.FAILED
+    assert isinstance(job.stage.ended.verdict, Failed)
     assert job.stage.clock.time_ms < MINUTE_MS
 
 

@@ -13,8 +13,9 @@ from weir.errors import JobError, StorageUnavailable
 from weir.graph.plan import Forward, Plan
 from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex, VertexId
 from weir.runtime.driver import phases
-from weir.runtime.driver.phases import Outcome
+from weir.runtime.driver.notices import AttemptFailed, CheckpointSucceeded, RequestFailed
 from weir.runtime.driver.region import regions_of, slots_of
+from weir.runtime.driver.verdicts import Cancelled, Failed, Finished
 from weir.snapshot.messages import (
     CheckpointCompleted,
     CheckpointRequested,
@@ -93,7 +94,7 @@ def test_one_region_begins_again_and_the_other_is_told_nothing() -> None:
     assert stage.told_to(2, StopTask) == []
     assert stage.driver.status == "running"
     assert stage.driver.restarts == 1
-    assert stage.said("attempt_failed") == [{"attempt": 1, "region": 0, "error": "killed", "restarts": True}]
+    assert stage.said(AttemptFailed) == [AttemptFailed(AttemptId(1), 0, "killed", True)]
 
 
 def test_it_begins_again_from_the_last_checkpoint_and_the_next_one_holds_both_attempts() -> None:
@@ -110,7 +111,7 @@ def test_it_begins_again_from_the_last_checkpoint_and_the_next_one_holds_both_at
     stage.ack(2, (3, 2))
     run_all(stage.background)
     assert stage.told_to(2, CheckpointCompleted)[-1] == CheckpointCompleted(AttemptId(2), CheckpointId(2))
-    assert stage.said("checkpoint_completed")[-1] == {"attempt": 3, "id": 2}
+    assert stage.said(CheckpointSucceeded)[-1] == CheckpointSucceeded(AttemptId(3), CheckpointId(2))
 
 
 def test_a_region_claims_nothing_while_a_manifest_is_being_written() -> None:
@@ -124,7 +125,7 @@ def test_a_region_claims_nothing_while_a_manifest_is_being_written() -> None:
     run_all(stage.background)
     stage.start(3)
     assert stage.told_to(3, DeployTask)[0].restore == 1
-    assert stage.said("checkpoint_completed") == [{"attempt": 2, "id": 1}]
+    assert stage.said(CheckpointSucceeded) == [CheckpointSucceeded(AttemptId(2), CheckpointId(1))]
 
 
 def test_a_publication_with_an_unknown_outcome_begins_everything_again() -> None:
@@ -145,7 +146,7 @@ def test_a_fatal_error_in_one_region_ends_the_job() -> None:
     stage.lose(2)
     assert isinstance(stage.phase, phases.Stopping)
     stage.lose(1)
-    assert stage.ended == phases.Ended(Outcome.FAILED, "no such column")
+    assert stage.ended == phases.Ended(Failed("no such column"))
 
 
 def test_a_region_that_is_lost_while_the_job_is_being_stopped_takes_the_others_with_it() -> None:
@@ -153,7 +154,7 @@ def test_a_region_that_is_lost_while_the_job_is_being_stopped_takes_the_others_w
     stage.driver.request(CheckpointRequested(None, Then.STOP, "stop"))
     stage.lose(1)
     assert stage.told_to(2, StopTask) == [StopTask(AttemptId(2), cancelled=True)]
-    assert [said["request"] for said in stage.said("request_failed")] == ["stop"]
+    assert [said.request for said in stage.said(RequestFailed)] == ["stop"]
     stage.lose(2)
     stage.pass_ms(DELAY_MS)
     run_all(stage.background)
@@ -168,7 +169,7 @@ def test_a_region_that_is_lost_behind_the_failed_savepoint_of_a_drain_takes_the_
         stage.hear(SubtaskFinished(AttemptId(1 + subtask.vertex % 2), subtask))
     source = SubtaskId(VertexId(0), 0)
     stage.hear(SnapshotTaken(AttemptId(1), CheckpointId(1), source, (), export_refused="disk full"))
-    assert [said["request"] for said in stage.said("request_failed")] == ["drain"]
+    assert [said.request for said in stage.said(RequestFailed)] == ["drain"]
     stage.lose(1)
     assert stage.told_to(2, StopTask) == [StopTask(AttemptId(2), cancelled=True)]
     stage.lose(2)
@@ -190,7 +191,7 @@ def test_cancelling_while_a_region_is_down_ends_the_others() -> None:
     stage.driver.cancel()
     assert stage.told_to(1, StopTask) == [StopTask(AttemptId(1), cancelled=True)]
     stage.lose(1)
-    assert stage.ended.outcome is Outcome.CANCELLED
+    assert isinstance(stage.ended.verdict, Cancelled)
 
 
 def test_a_region_that_fails_again_while_it_starts_begins_once_more() -> None:
@@ -215,7 +216,7 @@ def test_a_bounded_job_finishes_when_all_its_regions_have() -> None:
     stage.lose(1)
     stage.lose(2)
     run_all(stage.background)
-    assert stage.ended.outcome is Outcome.FINISHED
+    assert isinstance(stage.ended.verdict, Finished)
 
 
 def test_with_shared_slots_there_is_one_region_and_fewer_tasks() -> None:

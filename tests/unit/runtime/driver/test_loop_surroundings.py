@@ -17,8 +17,9 @@ from tests.unit.runtime.stores import LIFE, claimed, manifest, store_of
 from weir.config import Checkpoints, ExponentialDelay, JobConfig, NoRestart, Settings
 from weir.errors import ConfigError
 from weir.ids import CheckpointId
-from weir.runtime.driver.phases import Outcome
+from weir.runtime.driver.notices import AttemptFailed
 from weir.runtime.driver.retirement_desk import RetirementDesk
+from weir.runtime.driver.verdicts import Failed
 from weir.runtime.job import handle as job_module
 from weir.runtime.job import launch
 from weir.runtime.job.handle import Job
@@ -78,9 +79,9 @@ def test_a_damaged_note_ends_the_job_by_name_and_uses_up_no_restarts(kind: str) 
     note = f"attempts/0000000001.{LIFE}.{kind}"
     storage.write(note, storage.read(note).to_pybytes()[:10])
     stage = Stage(storage=storage, resume=True, run="run-1", restart=ExponentialDelay()).begin()
-    assert stage.ended.outcome is Outcome.FAILED
-    (failure,) = stage.said("attempt_failed")
-    assert f"{note} (10 bytes) is not what was written" in failure["error"] and not failure["restarts"]
+    assert isinstance(stage.ended.verdict, Failed)
+    (failure,) = stage.said(AttemptFailed)
+    assert f"{note} (10 bytes) is not what was written" in failure.error and not failure.restarts
 
 
 # --- A real crash: the process ends between two writes ---------------------------------------------------
@@ -137,6 +138,6 @@ def test_a_driver_that_was_overtaken_before_its_last_note_is_not_finished_and_ti
     successor.adopt("run-2", resume=True)
     successor.claim()
     run_all(stage.background)
-    assert stage.ended.outcome is Outcome.FAILED
-    assert "another driver has taken over job 'job' with attempt 2" in str(stage.ended.error)
+    assert isinstance(stage.ended.verdict, Failed)
+    assert "another driver has taken over job 'job' with attempt 2" in stage.ended.verdict.error
     assert finished == [], "what is pending belongs to the successor"

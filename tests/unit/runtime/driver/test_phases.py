@@ -6,11 +6,11 @@ import pytest
 
 from weir.ids import AttemptId, CheckpointId, TaskIndex
 from weir.runtime.driver import phases
-from weir.runtime.driver.phases import Outcome, Verdict
+from weir.runtime.driver.verdicts import Cancelled, Failed, Finished, Restarted
 from weir.runtime.storage.checkpoints import Claim
 
 CLAIM = Claim(AttemptId(3), None, CheckpointId(1), (), CheckpointId(65))
-STOPPING = phases.Stopping(AttemptId(3), Verdict(Outcome.RESTART), kill_ms=10.0, leave_ms=20.0)
+STOPPING = phases.Stopping(AttemptId(3), Restarted("why", 0.0), kill_ms=10.0, leave_ms=20.0)
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,9 @@ STOPPING = phases.Stopping(AttemptId(3), Verdict(Outcome.RESTART), kill_ms=10.0,
         (phases.Running(CLAIM, {}), "running", 3, None),
         (STOPPING, "stopping", 3, 10.0),
         (phases.Waiting(7.0), "restarting", None, 7.0),
-        (phases.Ended(Outcome.FINISHED, None), "finished", None, None),
-        (phases.Ended(Outcome.CANCELLED, None), "cancelled", None, None),
-        (phases.Ended(Outcome.FAILED, "why"), "failed", None, None),
+        (phases.Ended(Finished()), "finished", None, None),
+        (phases.Ended(Cancelled()), "cancelled", None, None),
+        (phases.Ended(Failed("why")), "failed", None, None),
     ],
 )
 def test_each_phase_knows_its_status_attempt_and_due_time(

@@ -17,7 +17,8 @@ from weir.config import Checkpoints, FixedDelay, JobConfig, NoRestart, Restart, 
 from weir.errors import CheckpointError, JobError, PlanError
 from weir.graph.plan import Forward, Plan
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
-from weir.runtime.driver.phases import Outcome
+from weir.runtime.driver.notices import AttemptRunning, RequestFailed
+from weir.runtime.driver.verdicts import Cancelled
 from weir.runtime.job import handle as job_module
 from weir.runtime.job.handle import Job
 from weir.runtime.storage import layout
@@ -190,8 +191,8 @@ def test_a_stopped_job_leaves_a_savepoint_and_can_be_resumed(submit: Submit, tmp
     assert not list((tmp_path / "checkpoints" / "job" / layout.ATTEMPTS).glob("*.finished"))
     resumed = submit(resume=True)
     resumed.trigger_checkpoint(WITHIN_S)
-    (running,) = [notice.detail for notice in resumed.notices if notice.kind == "attempt_running"]
-    assert (running["restored"], running["origin"]) == (1, None)
+    (running,) = [notice for notice in resumed.notices if isinstance(notice, AttemptRunning)]
+    assert (running.restored, running.origin) == (1, None)
 
 
 def test_a_job_can_be_stopped_behind_a_plain_checkpoint(submit: Submit) -> None:
@@ -417,7 +418,7 @@ def test_a_cancelled_job_ends_when_what_its_tasks_wrote_to_a_savepoint_is_gone(t
     assert stage.driver.status == "stopping"
     stage.stage_ends().pass_ms(2 * STOP_MS)
     run_all(stage.background)
-    assert stage.ended.outcome is Outcome.CANCELLED and not place.exists()
+    assert isinstance(stage.ended.verdict, Cancelled) and not place.exists()
 
 
 def test_a_job_that_is_cancelled_while_its_savepoint_is_being_published_leaves_none(tmp_path: Path) -> None:
@@ -433,8 +434,8 @@ def test_a_job_that_is_cancelled_while_its_savepoint_is_being_published_leaves_n
     publishing[1](publishing[0]())
     assert (place / layout.MANIFEST).exists()
     run_all(stage.background)
-    assert stage.ended.outcome is Outcome.CANCELLED and not place.exists()
-    assert [notice["request"] for notice in stage.said("request_failed")] == ["mine"]
+    assert isinstance(stage.ended.verdict, Cancelled) and not place.exists()
+    assert [notice.request for notice in stage.said(RequestFailed)] == ["mine"]
 
 
 def test_what_a_slow_task_still_writes_to_a_savepoint_that_failed_goes_with_the_next_sweep(tmp_path: Path) -> None:

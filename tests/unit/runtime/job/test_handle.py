@@ -17,7 +17,8 @@ from weir.errors import JobError, JobFailed
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex
 from weir.runtime.clock import Mailbox
-from weir.runtime.driver.loop import Driver, Notice
+from weir.runtime.driver.loop import Driver
+from weir.runtime.driver.notices import AttemptFailed, AttemptRunning, CheckpointSucceeded, JobEnded, Notice
 from weir.runtime.job import handle as job_module
 from weir.runtime.job.handle import Job
 from weir.runtime.storage.locations import MemoryStorage, open_storage
@@ -173,7 +174,7 @@ def test_a_bounded_job_runs_to_its_end(submit: Callable[..., Job], eventually: C
     assert job.wait(WITHIN_S) == "finished"
     assert cluster.closed
     assert [record.id for record in job.checkpoints()] == [1]
-    assert [notice.kind for notice in job.notices] == ["attempt_running", "checkpoint_completed", "ended"]
+    assert [type(notice) for notice in job.notices] == [AttemptRunning, CheckpointSucceeded, JobEnded]
 
 
 def test_waiting_gives_up_after_its_timeout_and_says_how_it_stands(
@@ -216,15 +217,15 @@ def test_a_listener_that_raises_is_not_called_again_and_harms_nobody(
 ) -> None:
     job = submit()
     reach(job, "running", eventually)
-    heard: list[str] = []
+    heard: list[Notice] = []
 
-    def broken(notice: Any) -> None:
-        heard.append(notice.kind)
+    def broken(notice: Notice) -> None:
+        heard.append(notice)
         raise ValueError("the display is broken")
 
     job.listen(broken)
     assert [job.trigger_checkpoint(WITHIN_S), job.trigger_checkpoint(WITHIN_S)] == [1, 2]
-    assert heard == ["checkpoint_completed"]
+    assert [type(notice) for notice in heard] == [CheckpointSucceeded]
 
 
 def test_many_threads_may_ask_a_job_that_has_ended(submit: Callable[..., Job], eventually: Callable[..., Any]) -> None:
@@ -288,7 +289,7 @@ def test_a_restart_is_seen_in_metrics_and_notices(submit: Callable[..., Job], ev
     reach(job, "running", eventually).fail("killed")
     eventually(lambda: job.metrics()["restarts"] == 1 and job.status == "running", within_s=WITHIN_S)
     assert job.metrics()["attempt"] == 2
-    assert "attempt_failed" in [notice.kind for notice in heard]
+    assert AttemptFailed in [type(notice) for notice in heard]
 
 
 def test_a_cancelled_job_has_left_nothing_running(submit: Callable[..., Job], eventually: Callable[..., Any]) -> None:

@@ -15,8 +15,9 @@ from tests.unit.runtime.stores import LIFE, NEXT_LIFE, manifest, store_of
 from weir.config import Checkpoints, FixedDelay, JobConfig, NoRestart, Settings
 from weir.errors import JobError, OwnershipError, StorageUnavailable
 from weir.ids import AttemptId, CheckpointId
-from weir.runtime.driver.phases import Notice, Outcome
+from weir.runtime.driver.notices import JobEnded, SavepointCompleted
 from weir.runtime.driver.sink_desk import SinkDesk
+from weir.runtime.driver.verdicts import Failed
 from weir.runtime.job import handle as job_module
 from weir.runtime.job.asks import Ask, Asks
 from weir.runtime.job.handle import Job
@@ -248,7 +249,7 @@ def test_a_stop_whose_last_look_hangs_can_be_cancelled_and_is_one() -> None:
     stage.driver.cancel()
     assert stage.driver.status == "stopped"
     run_all(stage.background)
-    assert [notice.kind for notice in stage.notices].count("ended") == 1
+    assert len(stage.said(JobEnded)) == 1
 
 
 def test_a_stop_that_is_cancelled_before_its_last_look_does_not_wait_for_it() -> None:
@@ -264,7 +265,7 @@ def test_a_stop_that_failed_behind_its_savepoint_names_it() -> None:
     asks = Asks("job")
     ask = Ask("the stop", lambda: None, ends_job=True)
     asks.add("stop", ask, is_running=True)
-    asks.noticed(Notice("savepoint_completed", {"request": "stop", "savepoint": "somewhere/sp-1"}))
-    asks.job_ended(Outcome.FAILED)
+    asks.answered(SavepointCompleted(AttemptId(1), "stop", CheckpointId(1), "somewhere/sp-1"))
+    asks.job_ended(Failed("why"))
     with pytest.raises(JobError, match="its savepoint is complete: somewhere/sp-1"):
         ask.future.result(0)

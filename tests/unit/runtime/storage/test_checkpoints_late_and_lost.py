@@ -16,6 +16,7 @@ from weir.errors import CheckpointError, OwnershipError, StorageFull, StorageUna
 from weir.ids import AttemptId, CheckpointId
 from weir.runtime.driver.claims import ClaimDesk
 from weir.runtime.driver.compatibility import check_compatible
+from weir.runtime.driver.notices import AttemptRunning
 from weir.runtime.storage import layout
 from weir.runtime.storage.attempts import current_lineage
 from weir.runtime.storage.checkpoints import CheckpointStore, Claim
@@ -81,14 +82,14 @@ def test_a_publication_that_hung_until_the_next_attempt_ran_changes_nothing() ->
     stage.fail("worker lost").stage_ends().pass_ms(DELAY_MS)
     run_all(stage.background)
     stage.register().run()
-    assert stage.said("attempt_running")[-1]["restored"] == 1
+    assert stage.said(AttemptRunning)[-1].restored == 1
     with pytest.raises(StorageUnavailable, match="attempt 2 has begun meanwhile") as caught:
         publish()
     done(caught.value)
     stage.fail("worker lost").stage_ends().pass_ms(DELAY_MS)
     run_all(stage.background)
     stage.register().run()
-    assert stage.said("attempt_running")[-1]["restored"] == 1
+    assert stage.said(AttemptRunning)[-1].restored == 1
     assert stage.driver.status == "running"
 
 
