@@ -93,10 +93,7 @@ class PartDirectory:
                 "directory; overwrite=True in the sink deletes all that is here"
             )
         elif visible:
-            raise OwnershipError(
-                f"{where} holds output of an earlier run of job {owner.job!r}; go on from its last checkpoint with "
-                f"resume=True, replace the output with overwrite=True in the sink, or give another directory"
-            )
+            raise self._filled(owner)
 
     def adopt(self, owner: SinkOwner, fence: Fence, *, format: str, overwrite: bool) -> None:
         """Make the directory this lineage's own."""
@@ -317,17 +314,28 @@ class PartDirectory:
     def _clear_others(self, owner: SinkOwner, fence: Fence, *, overwrite: bool) -> None:
         """Remove what other lineages wrote: parts that wait for a commit that will never come; with `overwrite`, the
         committed ones, too."""
-        visible = self._visible()
+        spared = {owner.lineage} if overwrite else {owner.lineage, *self._strangers(owner)}
+        others = [name for name in self._storage.list(META) if is_lineage(name) and name not in spared]
+        # Before the look at what is visible: a task that was left behind may be in its commit, and what it can still
+        # move after the look would stay among the rows of this run.
+        self._delete(self._within(map(pending_directory, others)), fence)
+        visible = [name for name in self._visible() if not name.startswith(f"part-{owner.lineage}-")]
         if overwrite:
             self._check_ours(visible)
-        doomed = [name for name in visible if overwrite and not name.startswith(f"part-{owner.lineage}-")]
-        spared = {owner.lineage} if overwrite else {owner.lineage, *self._strangers(owner)}
-        for lineage in self._storage.list(META):
-            if is_lineage(lineage) and lineage not in spared:
-                for directory in (pending_directory(lineage), notes_directory(lineage)):
-                    doomed += [f"{directory}/{name}" for name in self._storage.list(directory)]
-                doomed.append(owner_path(lineage))
-        self._delete(doomed, fence)
+            self._delete(visible, fence)
+        elif visible:
+            raise self._filled(owner)
+        self._delete([*self._within(map(notes_directory, others)), *map(owner_path, others)], fence)
+
+    def _within(self, directories: Iterable[str]) -> list[str]:
+        return [f"{directory}/{name}" for directory in directories for name in self._storage.list(directory)]
+
+    def _filled(self, owner: SinkOwner) -> OwnershipError:
+        return OwnershipError(
+            f"sink {owner.name!r}: the directory {self._location} holds output of an earlier run of job "
+            f"{owner.job!r}; go on from its last checkpoint with resume=True, replace the output with overwrite=True "
+            "in the sink, or give another directory"
+        )
 
     def _delete(self, paths: list[str], fence: Callable[[], None]) -> None:
         if paths:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ import weir
 from tests.contract.sinks import NO_LINEAGE, adopted, context, grant, owner, rows, still_ours
 from weir.config import Checkpoints, JobConfig
 from weir.connectors import FileSink
-from weir.connectors.files.parts import pending_directory
+from weir.connectors.files.parts import PartDirectory, pending_directory
 from weir.errors import ConfigError, CorruptCheckpoint, OwnershipError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId, Lineage, Uid
 from weir.runtime.driver.claims import ClaimDesk
 from weir.runtime.storage.checkpoints import CheckpointStore, Claim
 from weir.runtime.storage.locations import open_storage
+from weir.runtime.storage.stores.files import LocalStorage
 from weir.snapshot.manifest import VERSION, Manifest, OperatorSnapshot, PartOf
 
 NEXT_LIFE = "00000000bb"
@@ -67,6 +69,44 @@ def test_overwriting_is_said_in_so_many_words(tmp_path: Path) -> None:
     prepared(FileSink(tmp_path, "jsonl"), 1)
     adopted(FileSink(tmp_path, "jsonl", overwrite=True), owner(lineage=NEXT_LIFE, lives=()))
     assert pending(tmp_path) == []
+
+
+class LateMove(LocalStorage):
+    """Storage in which a task of a run that was given up does its move just behind a look, or a look at the claim."""
+
+    def __init__(self, root: Path, path: str, look: int, move: Callable[[], None]) -> None:
+        super().__init__(str(root))
+        self._path, self._left, self._move = path, look, move
+
+    def list(self, path: str) -> list[str]:
+        found = super().list(path)
+        if path == self._path:
+            self._left -= 1
+            if self._left == 0:
+                self._move()
+        return found
+
+
+@pytest.mark.parametrize("path", ["", "_weir", pending_directory(NO_LINEAGE)])
+@pytest.mark.parametrize("look", [1, 2, 3])
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_what_a_task_that_was_left_behind_commits_late_is_no_row_of_the_next_run(
+    tmp_path: Path, path: str, look: int, overwrite: bool
+) -> None:
+    sink = FileSink(tmp_path, "jsonl")
+    adopted(sink, owner(is_durable=False))
+    prepared(sink, 1)
+    (name,) = pending(tmp_path)
+
+    def move() -> None:
+        with suppress(FileNotFoundError):
+            os.rename(tmp_path / pending_directory(NO_LINEAGE) / name, tmp_path / name)
+
+    parts = PartDirectory(LateMove(tmp_path, path, look, move), str(tmp_path))
+    with nullcontext() if overwrite else suppress(OwnershipError):
+        parts.adopt(owner(lineage=NEXT_LIFE, lives=()), still_ours, format="jsonl", overwrite=overwrite)
+        move()
+        assert parts.committed() == []
 
 
 # --- Damage -------------------------------------------------------------------------------------------------
