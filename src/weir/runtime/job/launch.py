@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from weir.config import JobConfig
-from weir.errors import CheckpointError, ConfigError
+from weir.errors import ConfigError, shown
 from weir.graph.plan import Plan
 from weir.ids import Lineage
 from weir.operators.source import Source
@@ -28,8 +28,9 @@ from weir.runtime.storage import layout
 from weir.runtime.storage.attempts import current_lineage
 from weir.runtime.storage.checkpoints import CheckpointStore
 from weir.runtime.storage.locations import MemoryStorage, claimable, location_below, open_writable
+from weir.runtime.storage.lost_notes import lineage_to_go_back_in
 from weir.runtime.storage.patience import patiently
-from weir.runtime.storage.savepoints import going_on, origin_at
+from weir.runtime.storage.savepoints import going_on, left_to_commit, origin_at
 from weir.runtime.storage.stores.retry import patience_of
 from weir.snapshot.checkpoints import PublishedCheckpoint
 
@@ -61,14 +62,8 @@ def submit(
     storage, storage_uri = patiently(config, lambda: _storage(config))
     run = uuid.uuid4().hex
     current = current_lineage(storage)
-    if config.back_to_lineage not in (None, current):
-        raise CheckpointError(
-            f"checkpoint {config.back_to} of lineage {config.back_to_lineage} is none of those that job "
-            f"{config.name!r} goes on with here (of {current}); start from it with --from, where no other run is"
-        )
     config = _checked_origin(plan, config, storage, current)
-    lineage = current if config.resume and current is not None else layout.new_lineage()
-    store = CheckpointStore(storage, config.name, lineage=lineage, is_found=lineage == current)
+    store = _store(config, storage, current)
     # First of all, and without changing anything.
     store.check_free(config.resume)
     if config.resume and (manifest := store.restorable(config.back_to)) is not None:
@@ -97,11 +92,19 @@ def _checked_origin(plan: Plan, config: JobConfig, directory: Storage, current: 
         return config
     origin = origin_at(config.from_savepoint)
     storage = origin.open(patience_of(config.settings))
-    manifest = origin.read(storage)
+    manifest = origin.read_whole(storage)
     check_compatible(manifest, plan, storage, may_drop=config.allow_dropped_state)
     last = None if found is None else found.newest_published
     is_last = manifest.lineage == current and last == PublishedCheckpoint(manifest.checkpoint, manifest.attempt)
-    return replace(config, resume=config.resume or (is_last and manifest.job == config.name))
+    goes_on = is_last and manifest.job == config.name
+    if not goes_on and (sinks := left_to_commit(manifest)):
+        warnings.warn(
+            f"{shown(origin.location)} is no savepoint but a checkpoint of a run whose sinks had rows still to commit "
+            f"({', '.join(sinks)}). This run does not write them: they come out when that run goes on, if it does not "
+            "run any more with weir run --resume, and where what it has noted is gone with --resume --at",
+            stacklevel=3,
+        )
+    return replace(config, resume=config.resume or goes_on)
 
 
 def _storage(config: JobConfig) -> tuple[Storage, str | None]:
@@ -115,6 +118,21 @@ def _storage(config: JobConfig) -> tuple[Storage, str | None]:
     uri = location_below(checkpoints.to, config.name)
     storage = open_writable(uri, "Checkpoints.to: the checkpoint location", patience=patience_of(config.settings))
     return claimable(storage, uri, exclusive=checkpoints.exclusive_storage), uri
+
+
+def _store(config: JobConfig, storage: Storage, current: Lineage | None) -> CheckpointStore:
+    """The directory as this run sees it: in a new lineage, in the one that the notes tell of, or in that of the
+    checkpoint that the user has named."""
+    lineage = current if config.resume else None
+    if config.back_to is not None:
+        lineage = lineage_to_go_back_in(storage, config.name, config.back_to, config.back_to_lineage, current)
+    return CheckpointStore(
+        storage,
+        config.name,
+        lineage=lineage or layout.new_lineage(),
+        is_found=lineage is not None and lineage == current,
+        beside=current if config.back_to is not None else None,
+    )
 
 
 def _validate(plan: Plan, config: JobConfig, store: CheckpointStore) -> None:

@@ -17,6 +17,7 @@ from weir.runtime.storage import layout
 from weir.runtime.storage.attempts import Attempts, current_lineage, read_record
 from weir.runtime.storage.going_back import copied
 from weir.runtime.storage.locations import Below
+from weir.runtime.storage.lost_notes import checkpoints_of, lost_lineages
 from weir.runtime.storage.retirement import Retirement, begun_only
 from weir.snapshot.checkpoints import NONE_GIVEN_OUT, Listing, PublishedCheckpoint
 from weir.snapshot.manifest import Manifest, decode, encode
@@ -48,10 +49,14 @@ class Claim:
 class CheckpointStore:
     """One job's checkpoint directory, as a driver of one lineage sees it."""
 
-    def __init__(self, storage: Storage, job: str, *, lineage: Lineage, is_found: bool = False) -> None:
-        """`is_found`: somebody has begun this lineage before, and it is gone on with."""
+    def __init__(
+        self, storage: Storage, job: str, *, lineage: Lineage, is_found: bool = False, beside: Lineage | None = None
+    ) -> None:
+        """`is_found`: somebody has begun this lineage before, and it is gone on with. `beside`: the one that the notes
+        tell of, when the user has named a checkpoint of a lineage whose notes are gone."""
         self.lineage = lineage
         self._is_found = is_found
+        self._beside = beside
         self._is_checked = False
         """Behind the first claim the directory was found to be as before it."""
         self._given_way: frozenset[Lineage] | None = None
@@ -85,8 +90,8 @@ class CheckpointStore:
                     "location"
                 )
         current = current_lineage(self._directory)
-        if current is None:
-            self._check_empty(names)
+        if current is None and any(map(layout.is_lineage, names)):
+            self._check_noted()
         if resume or current in (None, self.lineage) or self._attempts.is_finished():
             return
         left = CheckpointStore(self._directory, self._job, lineage=current).listing()
@@ -96,19 +101,18 @@ class CheckpointStore:
                 "on from the last of them, or use another name or location, or delete the directory"
             )
 
-    def _check_empty(self, names: list[str]) -> None:
-        """Where nobody has noted anything there are no checkpoints, unless the notes were taken away."""
-        for lineage in filter(layout.is_lineage, names):
-            for name in self._directory.list(lineage):
-                if layout.checkpoint_of(name) is not None and layout.MANIFEST in self._directory.list(
-                    f"{lineage}/{name}"
-                ):
-                    raise CheckpointError(
-                        f"job {self._job!r} has checkpoints here, such as {lineage}/{name}, but what was noted about "
-                        f"its attempts, in {layout.ATTEMPTS}/, is gone: nobody can tell which of them counts. Put it "
-                        "back; or start from a checkpoint that you name (from_savepoint, weir run --from) in "
-                        "another location; or delete the directory to begin anew"
-                    )
+    def _check_noted(self) -> None:
+        """Where nobody has noted anything there are no checkpoints, unless the notes were taken away. If it is one of
+        this lineage's that the user has named, that is where the job goes on."""
+        lost = lost_lineages(self._directory)
+        if lost and self.lineage not in lost:
+            newest = f"{lost[0]}/{layout.checkpoint_directory(checkpoints_of(self._directory, lost[0])[-1])}"
+            raise CheckpointError(
+                f"job {self._job!r} has checkpoints here, such as {newest}, but what was noted about its attempts, in "
+                f"{layout.ATTEMPTS}/, is gone: nobody can tell which of them counts. Put it back; or go on from the "
+                f"newest that is whole (weir run --resume --at {newest}; weir fsck says which are); or delete the "
+                "directory to begin anew"
+            )
 
     def adopt(self, run: str, resume: bool) -> None:
         """Begin a run in this directory, or refuse."""
@@ -151,8 +155,10 @@ class CheckpointStore:
         """
         if self._given_way is None:
             self._given_way = frozenset(begun_only(self._directory)) - {self.lineage}
-        # Where checkpoints come from a backup, somebody who knows of later attempts may still write.
-        attempt = self._attempts.take(above if back_to is None else self._attempts.above_a_backup(above))
+        if back_to is not None:
+            # Where checkpoints come from a backup, somebody who knows of later attempts may still write.
+            above = self._attempts.above_a_backup(max([above, *self._writers.values()]))
+        attempt = self._attempts.take(above)
         try:
             listing, restore = self._looked(attempt, back_to, given_out)
         except (OwnershipError, CheckpointError):
@@ -336,7 +342,7 @@ class CheckpointStore:
     def _check_lineage(self) -> None:
         """Behind the first claim nobody else completes anything any more: what was found before must still hold."""
         current = current_lineage(self._directory)
-        is_others = self._resume and current not in (None, self.lineage) and self._is_overruled(current)
+        is_others = self._resume and current not in (None, self.lineage, self._beside) and self._is_overruled(current)
         if is_others or (self._is_found and current != self.lineage):
             raise OwnershipError(
                 f"job {self._job!r} was started anew or deleted by somebody else just now; start again to go on with "

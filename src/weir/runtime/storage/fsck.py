@@ -28,8 +28,8 @@ from weir.runtime.ports import Storage
 from weir.runtime.storage import layout
 from weir.runtime.storage.attempts import current_lineage, read_record
 from weir.runtime.storage.checkpoints import CheckpointStore
-from weir.runtime.storage.layout import AttemptNote
 from weir.runtime.storage.locations import Below
+from weir.runtime.storage.lost_notes import checkpoints_of, lineages_of, lost_lineages, notes_of, started
 from weir.runtime.storage.retirement import begun_only, files_of_lineage, prune_all
 from weir.runtime.storage.state_files import CheckpointFiles
 from weir.snapshot.checkpoints import Listing
@@ -96,7 +96,7 @@ def examined(storage: Storage, progress: Progress = lambda path: None) -> Report
     for name in storage.list(layout.ATTEMPTS):
         if layout.is_record(name):
             _check_record(storage, f"{layout.ATTEMPTS}/{name}", report)
-    if lost := _lost_lineages(storage):
+    if lost := lost_lineages(storage):
         for lineage in lost:
             _check_lost(storage, report, lineage, progress)
     elif report.lineage is not None:
@@ -124,7 +124,7 @@ def repair(storage: Storage, report: Report) -> int:
 
 def _named_now(storage: Storage, lineage: Lineage) -> set[str] | None:
     """What the checkpoints of a lineage name; None: that cannot be said, since some came or went just now."""
-    before = _manifests(storage, lineage)
+    before = checkpoints_of(storage, lineage)
     named: set[str] = set()
     for checkpoint in before:
         try:
@@ -132,7 +132,7 @@ def _named_now(storage: Storage, lineage: Lineage) -> set[str] | None:
         except (FileNotFoundError, CheckpointError):
             return None
         named.update(f"{lineage}/{file.path}" for file in manifest.files)
-    return named if _manifests(storage, lineage) == before else None
+    return named if checkpoints_of(storage, lineage) == before else None
 
 
 def _remove(storage: Storage, path: str) -> bool:
@@ -151,17 +151,9 @@ def _remove(storage: Storage, path: str) -> bool:
 def _is_job(storage: Storage) -> bool:
     """By its owner or, where that is lost, by its notes, or by its checkpoints."""
     names = storage.list("")
-    if layout.JOB_FILE in names or bool(_notes(storage)):
+    if layout.JOB_FILE in names or bool(notes_of(storage)):
         return True
-    return any(_manifests(storage, Lineage(name)) for name in names if layout.is_lineage(name))
-
-
-def _notes(storage: Storage) -> list[AttemptNote]:
-    return [note for name in storage.list(layout.ATTEMPTS) if (note := AttemptNote.parse(name)) is not None]
-
-
-def _started(notes: list[AttemptNote]) -> set[Lineage]:
-    return {note.lineage for note in notes if note.note == "start"}
+    return any(checkpoints_of(storage, Lineage(name)) for name in names if layout.is_lineage(name))
 
 
 def _check_owner(storage: Storage, report: Report) -> None:
@@ -185,28 +177,14 @@ def _check_record(storage: Storage, path: str, report: Report) -> None:
 # --- Lineages -----------------------------------------------------------------------------------------
 
 
-def _lost_lineages(storage: Storage) -> list[Lineage]:
-    """Those that a resume ought to go on with, and would not find: their start is not noted, and nothing is newer."""
-    # The manifests first: whoever has written one had noted its start.
-    filled = [lineage for lineage in _lineages(storage) if _manifests(storage, lineage)]
-    notes = _notes(storage)
-    if not notes:
-        return filled
-    # What nobody has claimed may be a late note of somebody whose directory was deleted, or the claims are gone, too.
-    claimed = {layout.claimed_attempt(name) for name in storage.list(layout.ATTEMPTS)}
-    started = _started(notes)
-    known = [note for note in notes if note.attempt in claimed] or notes
-    newest = max(known, key=lambda note: (note.attempt, note.lineage in started)).lineage
-    return [] if newest in started else [newest]
-
-
 def _check_lost(storage: Storage, report: Report, lineage: Lineage, progress: Progress) -> None:
     _check_checkpoints(storage, report, lineage, progress)
-    checkpoints = _manifests(storage, lineage)
+    checkpoints = checkpoints_of(storage, lineage)
     newest = f"{lineage}/{layout.checkpoint_directory(max(checkpoints))}" if checkpoints else f"{lineage}/chk-…"
     report.problems.append(
         f"no start of lineage {lineage} is noted in {layout.ATTEMPTS}/, so a resume may not find {newest}. Bring the "
-        f"notes back, or start from the checkpoint by its name (weir run --from LOCATION/{newest}). {_NO_EXPIRY}"
+        f"notes back, or go on from the newest checkpoint that is whole (weir run --resume --at {newest}): what its "
+        f"sinks have still to commit is committed then. {_NO_EXPIRY}"
     )
 
 
@@ -219,13 +197,13 @@ def _check_lineage(storage: Storage, report: Report, lineage: Lineage, progress:
     if not (named and listing is not None and listing.newest is not None and report.is_whole):
         return
     orphans = [f"{lineage}/{path}" for path in _orphans(Below(storage, lineage), named, listing.newest)]
-    if _manifests(storage, lineage) != sorted(named):
+    if checkpoints_of(storage, lineage) != sorted(named):
         return  # Next time, perhaps.
     report.leftovers += orphans
-    started = _started(_notes(storage))
-    for other in _lineages(storage):
+    known = started(notes_of(storage))
+    for other in lineages_of(storage):
         if other != lineage:
-            report.leftovers += _left_of(storage, other, is_started=other in started)
+            report.leftovers += _left_of(storage, other, is_started=other in known)
 
 
 def _check_checkpoints(
@@ -234,7 +212,7 @@ def _check_checkpoints(
     """The files that each checkpoint of a lineage names."""
     below = Below(storage, lineage)
     named: dict[CheckpointId, set[str]] = {}
-    for checkpoint in _manifests(storage, lineage):
+    for checkpoint in checkpoints_of(storage, lineage):
         name = f"{lineage}/{layout.checkpoint_directory(checkpoint)}"
         try:
             manifest = decode(below.read(layout.manifest_path(checkpoint)).to_pybytes())
@@ -293,16 +271,6 @@ def _left_of(storage: Storage, lineage: Lineage, *, is_started: bool) -> Iterato
     for name in storage.list(lineage):
         if layout.checkpoint_of(name) is not None and not storage.list(f"{lineage}/{name}"):
             yield f"{lineage}/{name}"
-
-
-def _lineages(storage: Storage) -> list[Lineage]:
-    return [Lineage(name) for name in storage.list("") if layout.is_lineage(name)]
-
-
-def _manifests(storage: Storage, lineage: Lineage) -> list[CheckpointId]:
-    """The checkpoints of a lineage that have one, oldest first."""
-    found = [(name, id) for name in storage.list(lineage) if (id := layout.checkpoint_of(name)) is not None]
-    return sorted(id for name, id in found if layout.MANIFEST in storage.list(f"{lineage}/{name}"))
 
 
 # --- Files --------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from weir.config import JobConfig, Settings
 from weir.errors import CheckpointError, ConfigError, CorruptCheckpoint
-from weir.ids import CheckpointId
+from weir.ids import CheckpointId, Uid
 from weir.runtime.ports import Background, Storage
 from weir.runtime.storage import layout
 from weir.runtime.storage.locations import absolute_location, location_below, open_storage, scheme_of
@@ -148,17 +148,20 @@ class Origin:
 
     def read(self, storage: Storage) -> Manifest:
         """The manifest, without what the other run has still to commit: that is no business of this one."""
-        try:
-            manifest = decode(storage.read(self.manifest_path).to_pybytes())
-        except FileNotFoundError:
-            raise CheckpointError(f"{self.location} is no savepoint: {self._missing(storage)}") from None
-        except CorruptCheckpoint as error:
-            raise CorruptCheckpoint(f"{self.location}/{layout.MANIFEST}: {error}") from error
+        manifest = self.read_whole(storage)
         operators = {
             uid: replace(operator, parts=tuple(map(_without_pending, operator.parts)))
             for uid, operator in manifest.operators.items()
         }
         return replace(manifest, operators=operators)
+
+    def read_whole(self, storage: Storage) -> Manifest:
+        try:
+            return decode(storage.read(self.manifest_path).to_pybytes())
+        except FileNotFoundError:
+            raise CheckpointError(f"{self.location} is no savepoint: {self._missing(storage)}") from None
+        except CorruptCheckpoint as error:
+            raise CorruptCheckpoint(f"{self.location}/{layout.MANIFEST}: {error}") from error
 
     def _missing(self, storage: Storage) -> str:
         below = [name for name in storage.list("") if layout.is_lineage(name)]
@@ -198,6 +201,15 @@ def going_on(config: JobConfig, listing: Listing) -> JobConfig:
             "savepoint again, with what opens it (from_savepoint, weir run --resume --from)"
         )
     return replace(config, from_savepoint=listing.origin)
+
+
+def left_to_commit(manifest: Manifest) -> list[Uid]:
+    """The sinks that had still to commit something when the checkpoint was taken. In a savepoint none had."""
+    return [
+        uid
+        for uid, operator in manifest.operators.items()
+        if any(_is_pending(part.inline) and part.inline["pending"] for part in operator.parts)
+    ]
 
 
 def _without_pending(part: PartOf) -> PartOf:

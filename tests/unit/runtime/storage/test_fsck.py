@@ -129,7 +129,7 @@ def test_without_any_note_nothing_is_a_leftover_and_the_checkpoints_are_named() 
     report = examined(storage)
     assert (report.leftovers, report.lineage) == ([], None)
     assert len(report.checkpoints) == 2
-    assert f"weir run --from LOCATION/{LIFE}/chk-0000000002" in report.problems[0]
+    assert f"weir run --resume --at {LIFE}/chk-0000000002" in report.problems[0]
     assert repair(storage, report) == 0
     assert examined(storage).checkpoints == report.checkpoints
 

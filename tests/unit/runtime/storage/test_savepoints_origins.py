@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,12 +16,12 @@ from weir import connectors as io
 from weir.config import Checkpoints, JobConfig
 from weir.errors import CheckpointError, ConfigError
 from weir.graph.plan import Plan
-from weir.ids import AttemptId, CheckpointId, Lineage
+from weir.ids import AttemptId, CheckpointId, Lineage, Uid
 from weir.runtime.job.launch import _checked_origin, submit
 from weir.runtime.storage.locations import MemoryStorage, open_storage
 from weir.runtime.storage.savepoints import going_on
 from weir.snapshot.checkpoints import AttemptStart, Listing, PublishedCheckpoint
-from weir.snapshot.manifest import VERSION, Manifest, encode
+from weir.snapshot.manifest import VERSION, Manifest, OperatorSnapshot, PartOf, encode
 
 SAVEPOINT = "/savepoints/tuesday"
 
@@ -115,3 +117,18 @@ def test_a_checkpoint_of_another_life_is_not_gone_back_to_by_its_number(plan: Pl
     config = JobConfig("job", Checkpoints(to=os.fspath(to)), resume=True, back_to=back_to, back_to_lineage=NEXT_LIFE)
     with pytest.raises(CheckpointError, match=rf"checkpoint 1 of lineage {NEXT_LIFE} is none of those .*{LIFE}"):
         submit(plan, config)
+
+
+@pytest.mark.parametrize("pending", [[], [[1, "a part"]]])
+def test_a_start_from_a_checkpoint_says_which_sinks_of_its_run_have_still_to_commit(
+    plan: Plan, tmp_path: Path, pending: list[Any]
+) -> None:
+    place = tmp_path / "chk-0000000001"
+    place.mkdir()
+    operators = {Uid("out"): OperatorSnapshot(1, (PartOf(0, {"pending": pending}),))}
+    content = Manifest(VERSION, "job", CheckpointId(1), AttemptId(1), 128, 0.0, operators, lineage=NEXT_LIFE)
+    (place / "manifest.json").write_bytes(encode(content))
+    config = JobConfig("job", Checkpoints(to="anywhere"), from_savepoint=os.fspath(place))
+    told = pytest.warns(UserWarning, match=r"rows still to commit \(out\).*--resume --at") if pending else nullcontext()
+    with told:
+        _checked_origin(plan, config, with_checkpoint(), LIFE)
