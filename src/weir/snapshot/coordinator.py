@@ -247,7 +247,7 @@ class Coordinator:
     def _conclude(self, run: Run) -> list[CoordinatorEffect]:
         if run.failure is not None and self._phase is not CoordinatorPhase.FAILING:
             self._phase = CoordinatorPhase.FAILING
-            return [FailAttempt(run.failure)]
+            return [run.failure]
         if self._phase is CoordinatorPhase.FINISHING and run.is_committed and self._requests.is_settled:
             self._phase = CoordinatorPhase.FINISHED
             return [FinishJob()]
@@ -337,7 +337,8 @@ class Coordinator:
         if run is None or pending is None or pending.stage is not Stage.COLLECTING:
             return []
         detail = f"subtask {event.subtask}: {event.reason}"
-        return self._abort(run, event.checkpoint, now_ms=now_ms, reason=AbortReason.DECLINED, detail=detail)
+        reason = AbortReason.DECLINED
+        return self._abort(run, event.checkpoint, now_ms=now_ms, reason=reason, detail=detail, code=event.code)
 
     def _time_out(self, run: Run, now_ms: float) -> list[CoordinatorEffect]:
         effects: list[CoordinatorEffect] = []
@@ -351,7 +352,14 @@ class Coordinator:
         return effects
 
     def _abort(
-        self, run: Run, checkpoint: CheckpointId, *, now_ms: float, reason: AbortReason, detail: str = ""
+        self,
+        run: Run,
+        checkpoint: CheckpointId,
+        *,
+        now_ms: float,
+        reason: AbortReason,
+        detail: str = "",
+        code: str = "",
     ) -> list[CoordinatorEffect]:
         text = f"{reason.value}{': ' if detail else ''}{detail}"
         del run.pending[checkpoint]
@@ -363,9 +371,10 @@ class Coordinator:
         if reason not in (AbortReason.SUBSUMED, AbortReason.ATTEMPT_ENDED):
             run.failures += 1
             if run.failures > self._settings.tolerable_failures:
-                run.failure = run.failure or (
+                run.failure = run.failure or FailAttempt(
                     f"{run.failures} checkpoints in a row failed, {self._settings.tolerable_failures} are tolerated; "
-                    f"the last, {checkpoint}, {text}"
+                    f"the last, {checkpoint}, {text}",
+                    code,
                 )
         return [SendAbort(checkpoint, reason, detail), *self._requests.aborted(checkpoint, text)]
 
@@ -421,7 +430,7 @@ class Coordinator:
         run = self._publishing(event.checkpoint)
         if run is None:
             return []
-        return self._abort(run, event.checkpoint, now_ms=now_ms, reason=reason, detail=event.reason)
+        return self._abort(run, event.checkpoint, now_ms=now_ms, reason=reason, detail=event.reason, code=event.code)
 
     def _savepoint_published(self, event: SavepointPublished, now_ms: float) -> list[CoordinatorEffect]:
         return self._requests.published(event.checkpoint)

@@ -114,6 +114,8 @@ class SnapshotDeclined:
     checkpoint: CheckpointId
     subtask: SubtaskId
     reason: str
+    code: str = ""
+    """Of the error that kept it from that, where it has one."""
 
 
 @dataclass(frozen=True)
@@ -332,6 +334,7 @@ class ManifestRefused:
 
     checkpoint: CheckpointId
     reason: str
+    code: str = ""
 
 
 @dataclass(frozen=True)
@@ -451,6 +454,8 @@ class FailAttempt:
     """The attempt cannot go on."""
 
     reason: str
+    code: str = ""
+    """Of the error that ended it, where it has one: storage that is away is waited for."""
 
 
 @dataclass(frozen=True)

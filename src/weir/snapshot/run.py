@@ -12,7 +12,7 @@ from enum import Enum
 from weir.config import Checkpoints
 from weir.ids import AttemptId, CheckpointId, SubtaskId
 from weir.snapshot.loops import LoopRounds
-from weir.snapshot.messages import OperatorPart, SnapshotTaken
+from weir.snapshot.messages import FailAttempt, OperatorPart, SnapshotTaken
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Run:
     final_published: bool = False
     rounds: LoopRounds = field(default_factory=LoopRounds)
     """When loops want checkpoints."""
-    failure: str | None = None
+    failure: FailAttempt | None = None
     """Why the attempt must fail; told once, after everything else."""
 
     @property

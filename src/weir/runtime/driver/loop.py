@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from weir.config import JobConfig, duration_ms
-from weir.errors import JobError, OwnershipError, ProtocolViolation, StorageFull, code_of, told
+from weir.errors import JobError, OwnershipError, ProtocolViolation, StorageFull, StorageUnavailable, code_of, told
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId, TaskIndex
 from weir.runtime.driver import notices, phases, verdicts
@@ -397,7 +397,7 @@ class Driver:
         elif isinstance(effect, m.LeaveAttempt):
             self._leave_for(effect.request)
         elif isinstance(effect, m.FailAttempt):
-            self._fail(None, effect.reason)
+            self._fail(None, effect.reason, code=effect.code)
         elif isinstance(effect, m.FinishJob):
             self._leave_all(Finished())
         else:
@@ -407,7 +407,7 @@ class Driver:
         id, savepoint, pause, base = effect.checkpoint, effect.savepoint, effect.pause, effect.base
         if not self._claims.may_give_out(id):
             # Another driver may be given the same id: nothing is written under it.
-            self._fail(None, f"storage was away for so long that no id for checkpoint {id} could be had")
+            self._fail(None, f"no id for checkpoint {id}: storage was away too long", code=StorageUnavailable.code)
             return
         self._tell(lambda attempt: m.TriggerCheckpoint(attempt, id, savepoint, pause, base))
 
@@ -423,7 +423,7 @@ class Driver:
         if result is None:
             self._coordinate(m.ManifestPublished(manifest.checkpoint))
         elif isinstance(result, StorageFull | FileExistsError):
-            self._coordinate(m.ManifestRefused(manifest.checkpoint, str(result)))
+            self._coordinate(m.ManifestRefused(manifest.checkpoint, str(result), code_of(result)))
         elif isinstance(result, OwnershipError):
             self._fail(None, str(result), fatal=True)
         else:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from weir.errors import code_of
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid
 from weir.operators.base import Frozen
 from weir.runtime.ports import Background, Clock, Control, Storage
@@ -55,6 +56,8 @@ class _Written:
     uploaded_bytes: int = 0
     exported: tuple[OperatorPart, ...] = ()
     export_refused: str | None = None
+    code: str = ""
+    """Of the error that is the reason for the refusal."""
 
 
 class Snapshotter:
@@ -104,9 +107,9 @@ class Snapshotter:
         for older in [other for other in self._unconfirmed if other < checkpoint]:
             del self._unconfirmed[older]
 
-    def decline(self, checkpoint: CheckpointId, reason: str) -> None:
+    def decline(self, checkpoint: CheckpointId, reason: str, code: str = "") -> None:
         """This subtask will not snapshot for the checkpoint; the driver need not wait for it."""
-        self._control.send(SnapshotDeclined(self._attempt, checkpoint, self._subtask, reason))
+        self._control.send(SnapshotDeclined(self._attempt, checkpoint, self._subtask, reason, code))
 
     def _next(self) -> None:
         if self._busy or not self._queue:
@@ -134,7 +137,7 @@ class Snapshotter:
         try:
             parts, uploaded_bytes = self._write_parts(snapshot)
         except OSError as error:
-            return _Written((), committable, f"{type(error).__name__}: {error}")
+            return _Written((), committable, f"{type(error).__name__}: {error}", code=code_of(error))
         if snapshot.savepoint is None:
             return _Written(parts, committable, None, uploaded_bytes)
         try:
@@ -213,7 +216,7 @@ class Snapshotter:
                 )
             )
         else:
-            self.decline(snapshot.checkpoint, result.refusal)
+            self.decline(snapshot.checkpoint, result.refusal, result.code)
         self._next()
 
 

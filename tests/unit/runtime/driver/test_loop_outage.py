@@ -14,11 +14,11 @@ import pytest
 from tests.unit.runtime.driving import Stage
 from tests.unit.runtime.fakes import FaultyStorage, run_all
 from weir.config import ExponentialDelay, FailureRate, FixedDelay, NoRestart, Restart
-from weir.errors import StorageUnavailable, UserCodeError
+from weir.errors import StorageFull, StorageUnavailable, UserCodeError
 from weir.runtime.driver import phases
 from weir.runtime.driver.notices import AttemptFailed, StorageAwaited
 from weir.runtime.driver.verdicts import Failed
-from weir.snapshot.messages import DeployTask
+from weir.snapshot.messages import DeployTask, SnapshotDeclined, TriggerCheckpoint
 
 MINUTE_MS, HOUR_MS = 60_000.0, 3_600_000.0
 SETBACKS_MAX = 10_000
@@ -175,3 +175,34 @@ def test_the_clock_of_an_outage_starts_again_once_the_job_ran_for_a_while() -> N
     job.storage.away = True
     job.stage.stage_ends("killed")
     assert job.lasts(5 * HOUR_MS).ends().stage.driver.status == "running"
+
+
+# --- Storage that is full for state files, and not for notes --------------------------------------------------
+
+
+@pytest.mark.parametrize(("code", "restarts"), [(StorageFull.code, True), (StorageUnavailable.code, True), ("", False)])
+def test_checkpoints_that_storage_does_not_take_are_waited_for_and_others_are_not(code: str, restarts: bool) -> None:
+    """Every attempt starts, since its notes fit, and no checkpoint of it is completed."""
+    stage = Stage(restart=ExponentialDelay(), tolerable_failures=1).up()
+    stage.pass_ms(1_000).complete(1).commit(1)
+    full_ms, answered = stage.clock.time_ms, 0
+    while stage.clock.time_ms - full_ms < HOUR_MS and not isinstance(stage.phase, phases.Ended):
+        match stage.phase:
+            case phases.Launching():
+                stage.register()
+            case phases.Deploying():
+                stage.run()
+            case phases.Stopping():
+                stage.stage_ends()
+            case phases.Running():
+                asked = stage.cluster.told(TriggerCheckpoint)
+                for trigger in asked[answered:]:
+                    if isinstance(stage.phase, phases.Running) and trigger.attempt == stage.at(None):
+                        subtask = sorted(stage.plan.subtasks)[0]
+                        stage.hear(SnapshotDeclined(trigger.attempt, trigger.checkpoint, subtask, "no room", code))
+                answered = len(asked)
+        run_all(stage.background)
+        stage.pass_ms(1_000)
+        run_all(stage.background)
+    assert isinstance(stage.phase, phases.Ended) is not restarts
+    assert bool(stage.said(StorageAwaited)) is restarts

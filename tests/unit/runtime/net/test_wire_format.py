@@ -29,7 +29,7 @@ MESSAGES = [
     m.SnapshotTaken(ATTEMPT, CHECKPOINT, SUBTASK, PARTS, duration_ms=12, uploaded_bytes=7),
     m.SnapshotTaken(ATTEMPT, CHECKPOINT, SUBTASK, PARTS, exported=PARTS),
     m.SnapshotTaken(ATTEMPT, CHECKPOINT, SUBTASK, PARTS, export_refused="no such bucket"),
-    m.SnapshotDeclined(ATTEMPT, CHECKPOINT, SUBTASK, "disk full: ü"),
+    m.SnapshotDeclined(ATTEMPT, CHECKPOINT, SUBTASK, "disk full: ü", "STORAGE_FULL"),
     m.EpochsCommitted(ATTEMPT, CHECKPOINT, SUBTASK),
     m.SubtaskFinished(ATTEMPT, SUBTASK),
     m.TaskFailed(ATTEMPT, TaskIndex(0), "boom", "USER_CODE", False),

@@ -12,7 +12,7 @@ import pytest
 from tests.sim.ports import SimClock, SimControl
 from tests.states import FrozenTable
 from tests.unit.runtime.fakes import FaultyStorage, QueuedBackground, ShelfWriter, context, rows, run_all, run_one
-from weir.errors import CheckpointError, CorruptCheckpoint, StorageFull, StorageUnavailable
+from weir.errors import CheckpointError, CorruptCheckpoint, StorageFull, StorageUnavailable, code_of
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
 from weir.operators.base import KEY_GROUP_COLUMN, Frozen, key_group_range
 from weir.runtime.storage.state_files import restored_part
@@ -186,6 +186,7 @@ def test_a_storage_error_declines_the_checkpoint_and_the_next_is_taken(error: OS
     run_all(desk.background)
     declined, taken = desk.answers
     assert isinstance(declined, SnapshotDeclined) and str(error) in declined.reason and declined.checkpoint == 1
+    assert declined.code == code_of(error), "so that the driver knows whether to wait for storage"
     assert isinstance(taken, SnapshotTaken) and taken.checkpoint == 2
 
 
