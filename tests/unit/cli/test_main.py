@@ -16,7 +16,7 @@ from weir.version import __version__
 JOB_COMMANDS = ["list", "status", "checkpoints", "cancel", "savepoint", "stop", "rescale"]
 COMMANDS = ["run", "demo", "bench", *JOB_COMMANDS]
 WORKLOADS = ["filter", "keyed-sum", "keyed-process", "keyed-batches", "latency", "recovery", "checkpoint-cost", "soak"]
-WORKLOADS += ["checkpoint-store"]
+WORKLOADS += ["checkpoint-store", "fan-in"]
 
 
 def weir(*arguments: str) -> tuple[int, str, str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from weir.cli.bench.fan_in import bench_fan_in
 from weir.cli.bench.nexmark import bench_nexmark
 from weir.cli.bench.options import Events, Every, Json, Master, Tls, Work
 from weir.cli.bench.run import run_workload
@@ -43,6 +44,7 @@ def bench_application() -> typer.Typer:
     app.command("recovery")(bench_recovery)
     app.command("checkpoint-cost")(bench_checkpoint_cost)
     app.command("checkpoint-store")(bench_checkpoint_store)
+    app.command("fan-in")(bench_fan_in)
     app.command("soak")(bench_soak)
     app.add_typer(state_application(), name="state")
     return app
