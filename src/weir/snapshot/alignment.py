@@ -20,12 +20,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from weir.errors import ProtocolViolation
 from weir.ids import CheckpointId
+from weir.snapshot.transitions import Transition
 
 EVENTS_SHOWN = 20
 """How many of the last events an error shows."""
@@ -115,7 +116,7 @@ class Alignment(Protocol):
 # --- What both machines share -------------------------------------------------------------------------
 
 
-_Handlers: TypeAlias = "Mapping[tuple[type, type], Callable[[Any, Any], list[AlignmentEffect]]]"
+_Handlers: TypeAlias = "Mapping[tuple[type[Any], type[Any]], Transition]"
 """What is done in each phase about each event."""
 
 
@@ -152,7 +153,10 @@ class _Machine(ABC):
             raise self._violation(f"no such event: {event!r}")
         if not isinstance(event, CheckpointAborted):
             self._check_marker(event.channel, event.checkpoint)
-        return handler(self, event)
+        effects: list[AlignmentEffect] = handler.act(self, event)
+        if type(self.phase) not in handler.to:
+            raise self._violation(f"{event!r} does not lead here")
+        return effects
 
     def _check_marker(self, channel: int, checkpoint: CheckpointId) -> None:
         if not 0 <= channel < self._channel_count:
@@ -294,12 +298,12 @@ class ExactlyOnceAlignment(_Machine):
         return [] if checkpoint <= self._decided else self._cancel(checkpoint)
 
     handlers: ClassVar[_Handlers] = {
-        (Idle, BarrierArrived): _idle_barrier,
-        (Idle, BarrierCancelArrived): _idle_cancel,
-        (Idle, CheckpointAborted): _idle_abort,
-        (Aligning, BarrierArrived): _aligning_barrier,
-        (Aligning, BarrierCancelArrived): _aligning_cancel,
-        (Aligning, CheckpointAborted): _aligning_abort,
+        (Idle, BarrierArrived): Transition(_idle_barrier, (Idle, Aligning)),
+        (Idle, BarrierCancelArrived): Transition(_idle_cancel, (Idle,)),
+        (Idle, CheckpointAborted): Transition(_idle_abort, (Idle,)),
+        (Aligning, BarrierArrived): Transition(_aligning_barrier, (Aligning, Idle)),
+        (Aligning, BarrierCancelArrived): Transition(_aligning_cancel, (Aligning, Idle)),
+        (Aligning, CheckpointAborted): Transition(_aligning_abort, (Aligning, Idle)),
     }
 
 
@@ -383,7 +387,7 @@ class AtLeastOnceAlignment(_Machine):
         )
 
     handlers: ClassVar[_Handlers] = {
-        (Counting, BarrierArrived): _barrier,
-        (Counting, BarrierCancelArrived): _cancel_marker,
-        (Counting, CheckpointAborted): _abort,
+        (Counting, BarrierArrived): Transition(_barrier, (Counting,)),
+        (Counting, BarrierCancelArrived): Transition(_cancel_marker, (Counting,)),
+        (Counting, CheckpointAborted): Transition(_abort, (Counting,)),
     }

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from enum import Enum
 from typing import Any, ClassVar
 
 from weir.errors import ProtocolViolation
 from weir.ids import AttemptId, CheckpointId, SubtaskId
+from weir.snapshot.coordinator_phases import TRANSITIONS, CoordinatorPhase
 from weir.snapshot.history import CheckpointRecord, History
 from weir.snapshot.loops import EmptyLoops, empty_loops
 from weir.snapshot.messages import (
@@ -59,16 +59,6 @@ EVENTS_SHOWN = 20
 """How many of the last events an error shows."""
 
 ENDED_EARLY = "the attempt ended before it was there"
-
-
-class CoordinatorPhase(Enum):
-    """What the coordinator is about."""
-
-    WAITING = "no attempt runs"
-    RUNNING = "checkpoints are taken as set"
-    FINISHING = "every subtask has finished; the final checkpoint is under way"
-    FAILING = "the attempt was told to fail"
-    FINISHED = "the job is done"
 
 
 class Coordinator:
@@ -178,7 +168,7 @@ class Coordinator:
         self._newest_attempts.update(run.attempts)
         self._next_checkpoint = max(self._next_checkpoint, event.next_checkpoint)
         if run.is_whole:
-            self._phase = CoordinatorPhase.RUNNING
+            self._enter(CoordinatorPhase.RUNNING)
             interval_ms = self._settings.interval_ms
             run.started_ms, run.periodic_ms = now_ms, None if interval_ms is None else now_ms + interval_ms
         return []
@@ -189,7 +179,7 @@ class Coordinator:
         if run is None or not ended:
             return []
         if self._phase is not CoordinatorPhase.FINISHED:
-            self._phase = CoordinatorPhase.WAITING
+            self._enter(CoordinatorPhase.WAITING)
         if len(ended) == len(run.attempts):
             self._leave_run(now_ms)
             return self._requests.attempt_ended(ENDED_EARLY)
@@ -234,7 +224,7 @@ class Coordinator:
         if run is not None:
             run.finished.add(event.subtask)
             if len(run.finished) == len(run.subtasks) and self._phase is CoordinatorPhase.RUNNING:
-                self._phase = CoordinatorPhase.FINISHING
+                self._enter(CoordinatorPhase.FINISHING)
         return []
 
     def _epochs_committed(self, event: EpochsCommitted, now_ms: float) -> list[CoordinatorEffect]:
@@ -246,10 +236,10 @@ class Coordinator:
 
     def _conclude(self, run: Run) -> list[CoordinatorEffect]:
         if run.failure is not None and self._phase is not CoordinatorPhase.FAILING:
-            self._phase = CoordinatorPhase.FAILING
+            self._enter(CoordinatorPhase.FAILING)
             return [run.failure]
         if self._phase is CoordinatorPhase.FINISHING and run.is_committed and self._requests.is_settled:
-            self._phase = CoordinatorPhase.FINISHED
+            self._enter(CoordinatorPhase.FINISHED)
             return [FinishJob()]
         return []
 
@@ -448,6 +438,11 @@ class Coordinator:
         return self._run
 
     # --- Small things ---------------------------------------------------------------------------------
+
+    def _enter(self, phase: CoordinatorPhase) -> None:
+        if phase is not self._phase and (self._phase, phase) not in TRANSITIONS:
+            raise self._violation(f"{phase.name} does not follow")
+        self._phase = phase
 
     def _looked(self, run: Run, found: EmptyLoops, now_ms: float) -> None:
         run.rounds.looked(now_ms, found=found, finished=run.finished, pause_max_ms=self._settings.loop_pause_max_ms)

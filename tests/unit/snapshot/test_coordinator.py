@@ -25,7 +25,7 @@ from tests.unit.snapshot.coordinated import (
 from weir.config import Checkpoints
 from weir.errors import ProtocolViolation
 from weir.ids import AttemptId, CheckpointId, SubtaskId, VertexId
-from weir.snapshot.coordinator import CoordinatorPhase
+from weir.snapshot.coordinator_phases import CoordinatorPhase
 from weir.snapshot.messages import (
     AbortReason,
     AttemptStarted,

@@ -13,7 +13,8 @@ from tests.unit.snapshot.coordinated import (
 )
 from weir.errors import ProtocolViolation
 from weir.ids import AttemptId, CheckpointId
-from weir.snapshot.coordinator import Coordinator, CoordinatorPhase
+from weir.snapshot.coordinator import Coordinator
+from weir.snapshot.coordinator_phases import TRANSITIONS, CoordinatorPhase
 from weir.snapshot.history import RECORDS_MAX, CheckpointState
 from weir.snapshot.messages import (
     AbortReason,
@@ -168,3 +169,16 @@ def test_every_phase_handles_or_refuses_every_event(phase: CoordinatorPhase, eve
             job.tell(event)
     else:
         assert all(isinstance(effect, SendTrigger) for effect in job.tell(event))
+
+
+@pytest.mark.parametrize("before", CoordinatorPhase)
+@pytest.mark.parametrize("after", CoordinatorPhase)
+def test_only_what_the_table_says_follows(before: CoordinatorPhase, after: CoordinatorPhase) -> None:
+    coordinator = in_phase(before).coordinator
+    assert coordinator.phase is before
+    if before is after or (before, after) in TRANSITIONS:
+        coordinator._enter(after)
+        assert coordinator.phase is after
+    else:
+        with pytest.raises(ProtocolViolation, match=f"{after.name} does not follow"):
+            coordinator._enter(after)

@@ -29,6 +29,7 @@ from weir.runtime.driver.finish_desk import FinishDesk
 from weir.runtime.driver.notices import Notice, StorageWait
 from weir.runtime.driver.phases import Phase, Rescaling
 from weir.runtime.driver.region import Region, laid_out
+from weir.runtime.driver.region_machine import AllRun
 from weir.runtime.driver.retirement_desk import RetirementDesk
 from weir.runtime.driver.source_alignment import SourceAlignment
 from weir.runtime.driver.verdicts import Failed, Final, Finished, Stopped, Verdict
@@ -91,7 +92,7 @@ class Driver:
     def start(self) -> None:
         """Take the checkpoint directory over, then begin the first attempts."""
         for region in self._regions:
-            region.phase = phases.Claiming()
+            region.begin()
         self._claim_next()
 
     def hear(self, message: m.FromTask) -> None:
@@ -112,11 +113,8 @@ class Driver:
             self._fail(region, message.error, fatal=message.fatal, code=message.code)
         elif isinstance(message, m.SnapshotTaken | m.SnapshotDeclined | m.EpochsCommitted | m.SubtaskFinished):
             self._claims.heard(message)
-            if region.is_running:
+            if region.told(message):
                 self._coordinate(message)
-            elif isinstance(region.phase, phases.Deploying):
-                # A task may be done with a short input before its peers have even restored.
-                region.phase.early.append(message)
         else:
             raise ProtocolViolation(f"driver: unexpected {message!r}")
 
@@ -138,16 +136,12 @@ class Driver:
 
     def tick(self) -> None:
         """Time has passed: look after deadlines, heartbeats, checkpoints."""
-        now_ms = self._clock.now_ms()
         for region in self._regions:
-            if isinstance(region.phase, phases.Waiting) and now_ms >= region.phase.until_ms:
-                region.phase = phases.Claiming()
-            elif (reason := region.overdue(now_ms)) is not None:
+            was_away = region.is_away
+            if (reason := region.tick()) is not None:
                 self._fail(region, reason)
-            elif isinstance(region.phase, phases.Stopping) and not region.phase.ended:
-                region.hurry(now_ms)
-                if region.is_away:
-                    self._left(region)
+            elif isinstance(region.phase, phases.Stopping) and region.is_away and not was_away:
+                self._left(region)
         if any(region.is_running for region in self._regions):
             self._coordinate(m.TimePassed())
         self._alignment.tick()
@@ -256,7 +250,7 @@ class Driver:
             region.launch(result, self._claims.origin_of(result))
             self._claim_next()
 
-    def _runs(self, region: Region, deployed: phases.Deploying) -> None:
+    def _runs(self, region: Region, deployed: AllRun) -> None:
         """All tasks of a region run."""
         claim, plan, now_ms = deployed.claim, region.plan, self._clock.now_ms()
         self._restarts.healthy(now_ms)
@@ -329,7 +323,7 @@ class Driver:
     def _begin_again(self, region: Region, verdict: Verdict) -> None:
         assert isinstance(verdict, verdicts.Restarted), verdict  # All others are about the whole job.
         self.restarts += region.attempt is not None  # one that could not be claimed was none
-        region.phase = phases.Waiting(verdict.until_ms)
+        region.begin_again(verdict.until_ms)
 
     def _conclude(self, verdict: Verdict) -> None:
         """No region has tasks any more."""
@@ -340,7 +334,7 @@ class Driver:
                 self._plan = verdict.plan
                 self._regions, self._alignment = self._laid_out(verdict.plan)
             for region in self._regions:
-                region.phase = phases.Waiting(verdict.until_ms)
+                region.begin_again(verdict.until_ms)
         elif self._claims.newest is None:
             self._end(verdict)
         else:

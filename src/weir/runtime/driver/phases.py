@@ -4,12 +4,12 @@
                   ▲                                            │
                   └───────────────── Waiting ◀─────────────────┘
 
-Plain data; region.py and loop.py move between them.
+Values that do not change; region_machine.py says which follows which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -74,7 +74,7 @@ class Launching(_OfClaim):
     """Spark starts the tasks."""
 
     claim: Claim
-    addresses: dict[TaskIndex, str]
+    addresses: Mapping[TaskIndex, str]
     deadline_ms: float
     status = "starting"
 
@@ -91,8 +91,8 @@ class Deploying(_OfClaim):
     """Tasks connect to each other and restore their state."""
 
     claim: Claim
-    running: set[TaskIndex]
-    early: list[FromTask]
+    running: frozenset[TaskIndex]
+    early: tuple[FromTask, ...]
     """What tasks told the coordinator before it was there to hear it."""
     deadline_ms: float
     status = "starting"
@@ -109,7 +109,7 @@ class Running(_Phase):
     """All tasks run."""
 
     claim: Claim
-    heard_ms: dict[TaskIndex, float]
+    heard_ms: Mapping[TaskIndex, float]
     status = "running"
 
     @property

@@ -24,7 +24,7 @@ from weir.errors import StorageUnavailable
 from weir.ids import AttemptId
 from weir.runtime.driver import phases
 from weir.runtime.driver.notices import JobEnded
-from weir.runtime.driver.region import RESTORING_PATIENCE_MS
+from weir.runtime.driver.region_machine import RESTORING_PATIENCE_MS
 from weir.runtime.driver.verdicts import Cancelled, Failed, Finished, Stopped
 from weir.snapshot.messages import CheckpointRequested, StopTask, Then
 

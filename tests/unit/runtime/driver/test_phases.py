@@ -19,7 +19,7 @@ STOPPING = phases.Stopping(AttemptId(3), Restarted("why", 0.0), kill_ms=10.0, le
         (phases.Created(), "created", None, None),
         (phases.Claiming(), "starting", None, None),
         (phases.Launching(CLAIM, {}, 5.0), "starting", 3, 5.0),
-        (phases.Deploying(CLAIM, set(), [], 5.0), "starting", 3, 5.0),
+        (phases.Deploying(CLAIM, frozenset(), (), 5.0), "starting", 3, 5.0),
         (phases.Running(CLAIM, {}), "running", 3, None),
         (STOPPING, "stopping", 3, 10.0),
         (phases.Waiting(7.0), "restarting", None, 7.0),
@@ -48,5 +48,5 @@ def test_a_late_launch_says_how_many_slots_are_missing_and_what_can_be_done() ->
 
 
 def test_a_late_restore_says_what_can_be_done() -> None:
-    message = phases.Deploying(CLAIM, {TaskIndex(0)}, [], 5.0).late_message(4)
+    message = phases.Deploying(CLAIM, frozenset({TaskIndex(0)}), (), 5.0).late_message(4)
     assert message.startswith("only 1 of 4 tasks restored") and "Settings.launch_timeout" in message
