@@ -46,7 +46,7 @@ def replace_drivers(world: World) -> None:
             elif driver.may_miss and "is gone" in _error_of(ended):
                 pass
             elif not _came_late(world, _error_of(ended)) and not (
-                driver.goes_back and world.hands.go_back_elsewhere_error_of(ended)
+                driver.goes_back and world.hands.go_back_elsewhere(_error_of(ended))
             ):
                 raise SimulationFailed(f"{driver.name} ended as {ended}")
         world.bury(driver)
