@@ -148,12 +148,7 @@ class Origin:
 
     def read(self, storage: Storage) -> Manifest:
         """The manifest, without what the other run has still to commit: that is no business of this one."""
-        manifest = self.read_whole(storage)
-        operators = {
-            uid: replace(operator, parts=tuple(map(_without_pending, operator.parts)))
-            for uid, operator in manifest.operators.items()
-        }
-        return replace(manifest, operators=operators)
+        return without_pending(self.read_whole(storage))
 
     def read_whole(self, storage: Storage) -> Manifest:
         try:
@@ -210,6 +205,15 @@ def left_to_commit(manifest: Manifest) -> list[Uid]:
         for uid, operator in manifest.operators.items()
         if any(_is_pending(part.inline) and part.inline["pending"] for part in operator.parts)
     ]
+
+
+def without_pending(manifest: Manifest) -> Manifest:
+    """The same, as for a run that commits nothing of it."""
+    operators = {
+        uid: replace(operator, parts=tuple(map(_without_pending, operator.parts)))
+        for uid, operator in manifest.operators.items()
+    }
+    return replace(manifest, operators=operators)
 
 
 def _without_pending(part: PartOf) -> PartOf:

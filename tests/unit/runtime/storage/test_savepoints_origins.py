@@ -119,16 +119,17 @@ def test_a_checkpoint_of_another_life_is_not_gone_back_to_by_its_number(plan: Pl
         submit(plan, config)
 
 
+@pytest.mark.parametrize("sink", ["out", "an older sink"])
 @pytest.mark.parametrize("pending", [[], [[1, "a part"]]])
-def test_a_start_from_a_checkpoint_says_which_sinks_of_its_run_have_still_to_commit(
-    plan: Plan, tmp_path: Path, pending: list[Any]
+def test_a_start_from_a_checkpoint_says_which_sinks_of_its_run_have_still_to_commit_and_need_not_have_them(
+    plan: Plan, tmp_path: Path, pending: list[Any], sink: str
 ) -> None:
     place = tmp_path / "chk-0000000001"
     place.mkdir()
-    operators = {Uid("out"): OperatorSnapshot(1, (PartOf(0, {"pending": pending}),))}
+    operators = {Uid(sink): OperatorSnapshot(1, (PartOf(0, {"pending": pending}),))}
     content = Manifest(VERSION, "job", CheckpointId(1), AttemptId(1), 128, 0.0, operators, lineage=NEXT_LIFE)
     (place / "manifest.json").write_bytes(encode(content))
     config = JobConfig("job", Checkpoints(to="anywhere"), from_savepoint=os.fspath(place))
-    told = pytest.warns(UserWarning, match=r"rows still to commit \(out\).*--resume --at") if pending else nullcontext()
-    with told:
+    words = rf"rows still to commit \({sink}\).*--resume --at"
+    with pytest.warns(UserWarning, match=words) if pending else nullcontext():
         _checked_origin(plan, config, with_checkpoint(), LIFE)
