@@ -26,7 +26,8 @@ OUTAGE_CODES = frozenset({StorageUnavailable.code, StorageFull.code})
 """Of errors that say: storage is away."""
 
 OUTAGE_OVER_AFTER_MS = 60_000.0
-"""An attempt that has run for so long has found its storage again, also when it takes no checkpoints to prove it."""
+"""An attempt that has run for so long has found its storage again, also when it takes no checkpoints to prove it;
+unless it takes some, and storage is why none came about."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,12 @@ class Restarts:
         """All tasks of an attempt run. May be said again and again; the first time after a failure counts."""
         self._ran_from_ms = now_ms if self._ran_from_ms is None else self._ran_from_ms
         self._strategy.healthy(now_ms)
+
+    def not_checkpointed(self, code: str) -> None:
+        """An attempt is about to fail because none of its last checkpoints came about, for a reason with this code. If
+        that is storage, the outage lasts, however long the attempt ran in it: files are full, and notes still fit."""
+        if code in OUTAGE_CODES:
+            self._ran_from_ms = None
 
     def checkpointed(self) -> None:
         """A checkpoint is complete: storage is there, and the user's code gets on."""

@@ -119,6 +119,18 @@ def test_a_checkpoint_or_a_minute_of_running_ends_an_outage_and_less_does_not() 
     assert restarts.outage.since_ms == 140_000
 
 
+@pytest.mark.parametrize(("code", "since_ms"), [(StorageFull.code, 0), (StorageUnavailable.code, 0), ("", 120_000)])
+def test_running_for_a_minute_ends_no_outage_when_storage_took_none_of_the_checkpoints(
+    code: str, since_ms: float
+) -> None:
+    restarts = Restarts(ExponentialDelay(), Settings())
+    restarts.failed(away(0))
+    restarts.healthy(1_000)
+    restarts.not_checkpointed(code)
+    restarts.failed(away(120_000))
+    assert restarts.outage is not None and restarts.outage.since_ms == since_ms
+
+
 def test_without_patience_storage_counts_like_everything_else() -> None:
     restarts = Restarts(FixedDelay(attempts=1), Settings(outage_max=0))
     assert isinstance(restarts.failed(away(0)), RestartAfter)

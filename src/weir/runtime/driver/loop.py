@@ -391,6 +391,7 @@ class Driver:
         elif isinstance(effect, m.LeaveAttempt):
             self._leave_for(effect.request)
         elif isinstance(effect, m.FailAttempt):
+            self._restarts.not_checkpointed(effect.code)
             self._fail(None, effect.reason, code=effect.code)
         elif isinstance(effect, m.FinishJob):
             self._leave_all(Finished())

@@ -15,10 +15,11 @@ from tests.unit.runtime.driving import Stage
 from tests.unit.runtime.fakes import FaultyStorage, run_all
 from weir.config import ExponentialDelay, FailureRate, FixedDelay, NoRestart, Restart
 from weir.errors import StorageFull, StorageUnavailable, UserCodeError
+from weir.ids import TaskIndex
 from weir.runtime.driver import phases
 from weir.runtime.driver.notices import AttemptFailed, StorageAwaited
 from weir.runtime.driver.verdicts import Failed
-from weir.snapshot.messages import DeployTask, SnapshotDeclined, TriggerCheckpoint
+from weir.snapshot.messages import DeployTask, Heartbeat, SnapshotDeclined, TriggerCheckpoint
 
 MINUTE_MS, HOUR_MS = 60_000.0, 3_600_000.0
 SETBACKS_MAX = 10_000
@@ -180,29 +181,55 @@ def test_the_clock_of_an_outage_starts_again_once_the_job_ran_for_a_while() -> N
 # --- Storage that is full for state files, and not for notes --------------------------------------------------
 
 
+class Refusing:
+    """A job whose every attempt starts, since its notes fit, and of which storage takes no checkpoint but the first."""
+
+    def __init__(self, code: str) -> None:
+        self.stage = Stage(restart=ExponentialDelay(), tolerable_failures=1).up()
+        self.stage.pass_ms(1_000).complete(1).commit(1)
+        self._code = code
+        self._answered = 0
+
+    def lasts(self, ms: float, *, answer_every_ms: float = 1_000, step_ms: float = 1_000) -> Refusing:
+        """Until the job ends, or for so long. `answer_every_ms`: how seldom tasks say that they cannot write."""
+        stage = self.stage
+        end_ms, answer_ms = stage.clock.time_ms + ms, 0.0
+        while stage.clock.time_ms < end_ms and not isinstance(stage.phase, phases.Ended):
+            match stage.phase:
+                case phases.Launching():
+                    stage.register()
+                case phases.Deploying():
+                    stage.run()
+                case phases.Stopping():
+                    stage.stage_ends()
+                case phases.Running():
+                    for task in range(stage.plan.parallelism):
+                        stage.hear(Heartbeat(stage.at(None), TaskIndex(task), {"subtasks": []}))
+                    if stage.clock.time_ms >= answer_ms:
+                        answer_ms = stage.clock.time_ms + answer_every_ms
+                        self._decline()
+            run_all(stage.background)
+            stage.pass_ms(step_ms)
+            run_all(stage.background)
+        return self
+
+    def _decline(self) -> None:
+        stage, asked = self.stage, self.stage.cluster.told(TriggerCheckpoint)
+        for trigger in asked[self._answered :]:
+            if isinstance(stage.phase, phases.Running) and trigger.attempt == stage.at(None):
+                subtask = sorted(stage.plan.subtasks)[0]
+                stage.hear(SnapshotDeclined(trigger.attempt, trigger.checkpoint, subtask, "no room", self._code))
+        self._answered = len(asked)
+
+
 @pytest.mark.parametrize(("code", "restarts"), [(StorageFull.code, True), (StorageUnavailable.code, True), ("", False)])
 def test_checkpoints_that_storage_does_not_take_are_waited_for_and_others_are_not(code: str, restarts: bool) -> None:
-    """Every attempt starts, since its notes fit, and no checkpoint of it is completed."""
-    stage = Stage(restart=ExponentialDelay(), tolerable_failures=1).up()
-    stage.pass_ms(1_000).complete(1).commit(1)
-    full_ms, answered = stage.clock.time_ms, 0
-    while stage.clock.time_ms - full_ms < HOUR_MS and not isinstance(stage.phase, phases.Ended):
-        match stage.phase:
-            case phases.Launching():
-                stage.register()
-            case phases.Deploying():
-                stage.run()
-            case phases.Stopping():
-                stage.stage_ends()
-            case phases.Running():
-                asked = stage.cluster.told(TriggerCheckpoint)
-                for trigger in asked[answered:]:
-                    if isinstance(stage.phase, phases.Running) and trigger.attempt == stage.at(None):
-                        subtask = sorted(stage.plan.subtasks)[0]
-                        stage.hear(SnapshotDeclined(trigger.attempt, trigger.checkpoint, subtask, "no room", code))
-                answered = len(asked)
-        run_all(stage.background)
-        stage.pass_ms(1_000)
-        run_all(stage.background)
+    stage = Refusing(code).lasts(HOUR_MS).stage
     assert isinstance(stage.phase, phases.Ended) is not restarts
     assert bool(stage.said(StorageAwaited)) is restarts
+
+
+def test_who_runs_for_minutes_before_it_fails_for_its_checkpoints_is_not_waited_for_for_ever() -> None:
+    stage = Refusing(StorageFull.code).lasts(7 * HOUR_MS, answer_every_ms=MINUTE_MS, step_ms=4_000).stage
+    assert isinstance(stage.ended.verdict, Failed)
+    assert "longer than Settings.outage_max" in stage.ended.verdict.error
