@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from weir.runtime.driver import region_machine
-from weir.snapshot import coordinator_phases
 from weir.snapshot.alignment import AtLeastOnceAlignment, ExactlyOnceAlignment
+from weir.snapshot.coordinator import phases
 from weir.snapshot.transitions import Transition
 
 PAGE = Path(__file__).parents[1] / "docs" / "machines.md"
@@ -22,10 +22,10 @@ Edges = dict[tuple[str, str], list[str]]
 HEAD = """# The machines
 
 Three parts decide in which order things happen, and touch nothing: [alignment](../src/weir/snapshot/alignment.py) (when
-a subtask takes its snapshot), the [coordinator](../src/weir/snapshot/coordinator.py) (which checkpoints begin, complete
-and fail) and the [life of a region's attempts](../src/weir/runtime/driver/region_machine.py) (what the driver launches,
-tells and kills). Each has a table; an event that a phase has no entry for is a violation, and a test goes through all
-pairs. This page is drawn from the tables by `scripts/draw_machines.py`.
+a subtask takes its snapshot), the [coordinator](../src/weir/snapshot/coordinator/machine.py) (which checkpoints begin,
+complete and fail) and the [life of a region's attempts](../src/weir/runtime/driver/region_machine.py) (what the driver
+launches, tells and kills). Each has a table; an event that a phase has no entry for is a violation, and a test goes
+through all pairs. This page is drawn from the tables by `scripts/draw_machines.py`.
 """
 
 
@@ -44,7 +44,7 @@ def page() -> str:
             "## The coordinator\n",
             drawn(coordinator_edges(), "WAITING"),
             "| phase | |\n|---|---|",
-            *(f"| {phase.name} | {phase.value} |" for phase in coordinator_phases.CoordinatorPhase),
+            *(f"| {phase.name} | {phase.value} |" for phase in phases.CoordinatorPhase),
             "",
         ]
     )
@@ -60,7 +60,7 @@ def edges_of(table: Mapping[tuple[type[Any], type[Any]], Transition]) -> Edges:
 
 
 def coordinator_edges() -> Edges:
-    return {(before.name, after.name): [why] for (before, after), why in coordinator_phases.TRANSITIONS.items()}
+    return {(before.name, after.name): [why] for (before, after), why in phases.TRANSITIONS.items()}
 
 
 def drawn(edges: Edges, first: str) -> str:

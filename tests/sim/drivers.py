@@ -25,8 +25,8 @@ from weir.runtime.storage import layout
 from weir.runtime.storage.attempts import current_lineage
 from weir.runtime.storage.checkpoints import CheckpointStore
 from weir.runtime.storage.savepoints import going_on
+from weir.snapshot.coordinator.run import CoordinatorSettings
 from weir.snapshot.manifest import Manifest
-from weir.snapshot.run import CoordinatorSettings
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -22,8 +22,8 @@ from weir.operators.loop import LoopHeadOperator
 from weir.operators.sink import Sink
 from weir.runtime.storage.state_files import CheckpointFiles
 from weir.snapshot import coordinator as coordinator_module
+from weir.snapshot.coordinator.loops import empty_loops
 from weir.snapshot.loop_log import LoopLog, RowsReturned
-from weir.snapshot.loops import empty_loops
 from weir.snapshot.manifest import Manifest
 from weir.state.frozen import RestoredPart, read_arrow
 

@@ -16,6 +16,7 @@ from weir.runtime.storage.savepoints import SavepointDesk
 from weir.runtime.task.snapshots import Snapshot, Snapshotter
 from weir.runtime.task.source_subtask import SourceSubtask
 from weir.snapshot.checkpoints import Listing
+from weir.snapshot.coordinator.requests import Requests
 from weir.snapshot.messages import (
     CheckpointCompleted,
     CheckpointRequested,
@@ -24,7 +25,6 @@ from weir.snapshot.messages import (
     PublishSavepoint,
     Then,
 )
-from weir.snapshot.requests import Requests
 
 
 def savepoint_published_before_sinks_commit() -> AbstractContextManager[None]:

@@ -35,7 +35,7 @@ from weir.runtime.task.subtask import Subtask
 from weir.runtime.task.worker import _Builder
 from weir.snapshot.alignment import AtLeastOnceAlignment
 from weir.snapshot.checkpoints import Listing
-from weir.snapshot.coordinator import Coordinator
+from weir.snapshot.coordinator.machine import Coordinator
 from weir.snapshot.elements import Barrier
 from weir.snapshot.manifest import encode
 from weir.snapshot.messages import (

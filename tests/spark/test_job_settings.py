@@ -30,7 +30,7 @@ from tests.spark.helpers import (
 from weir import connectors as io
 from weir.errors import ConfigError, JobError, JobFailed, OwnershipError
 from weir.runtime.driver.notices import AttemptRunning, CheckpointAborted, CheckpointSucceeded
-from weir.snapshot.history import CheckpointState
+from weir.snapshot.coordinator.history import CheckpointState
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 

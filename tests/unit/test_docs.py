@@ -21,7 +21,8 @@ from weir.runtime.net import control, feed_inbox
 from weir.runtime.net import flight as wire
 from weir.runtime.net import wire_format as codec
 from weir.runtime.spark import session as spark
-from weir.snapshot import alignment, commit, history, restart
+from weir.snapshot import alignment, commit, restart
+from weir.snapshot.coordinator import history
 from weir.state.rocks.backend import RocksBackend
 
 ALL = [section for page in PAGES for section in sections(page)]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from weir.snapshot.history import CheckpointRecord
+from weir.snapshot.coordinator.history import CheckpointRecord
 
 ENDED = ("finished", "stopped", "failed", "cancelled")
 

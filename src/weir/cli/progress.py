@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from weir.api.job import ENDED
 from weir.runtime.driver import notices
 from weir.runtime.driver.notices import Notice
-from weir.snapshot.history import CheckpointRecord, CheckpointState
+from weir.snapshot.coordinator.history import CheckpointRecord, CheckpointState
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

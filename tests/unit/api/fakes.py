@@ -10,7 +10,7 @@ from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId
 from weir.operators.sink import Sink, SinkOwner
 from weir.runtime.storage.layout import new_lineage
-from weir.snapshot.history import CheckpointRecord, CheckpointState
+from weir.snapshot.coordinator.history import CheckpointRecord, CheckpointState
 
 
 class FakeHandle:

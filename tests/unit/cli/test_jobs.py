@@ -17,7 +17,7 @@ from weir.errors import JobError, SlotsMissing
 from weir.ids import AttemptId, CheckpointId
 from weir.runtime.job.service import JobService
 from weir.runtime.net.lines import Lines, Secret
-from weir.snapshot.history import CheckpointRecord, CheckpointState
+from weir.snapshot.coordinator.history import CheckpointRecord, CheckpointState
 from weir.snapshot.messages import AbortReason
 
 

@@ -19,7 +19,7 @@ from weir.runtime.driver.notices import (
     StorageAwaited,
     StorageWait,
 )
-from weir.snapshot.history import CheckpointRecord, CheckpointState
+from weir.snapshot.coordinator.history import CheckpointRecord, CheckpointState
 from weir.snapshot.messages import AbortReason
 
 

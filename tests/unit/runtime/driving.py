@@ -28,6 +28,7 @@ from weir.runtime.driver import phases
 from weir.runtime.driver.loop import Driver
 from weir.runtime.driver.notices import Notice
 from weir.runtime.storage.attempts import current_lineage
+from weir.snapshot.coordinator.run import CoordinatorSettings
 from weir.snapshot.manifest import Manifest
 from weir.snapshot.messages import (
     EpochsCommitted,
@@ -41,7 +42,6 @@ from weir.snapshot.messages import (
     TaskRunning,
     ToTask,
 )
-from weir.snapshot.run import CoordinatorSettings
 
 N = TypeVar("N")
 

@@ -2,7 +2,7 @@
 
 Comes in: what tasks say, what becomes of stages, requests of the user, the time.
 Goes out: orders to tasks, launches, manifests. Decides nothing about checkpoints
-or restarts itself (snapshot/coordinator.py, snapshot/restart.py do), touches the
+or restarts itself (snapshot/coordinator/machine.py, snapshot/restart.py do), touches the
 world only through its ports, and is called by one thread.
 
 Each region of the job (region.py) has attempts of its own: when one fails, it alone
@@ -37,10 +37,10 @@ from weir.runtime.ports import Background, Chance, Clock, Cluster
 from weir.runtime.storage.checkpoints import CheckpointStore, Claim
 from weir.runtime.storage.savepoints import SavepointDesk
 from weir.snapshot import messages as m
-from weir.snapshot.coordinator import Coordinator
+from weir.snapshot.coordinator.machine import Coordinator
+from weir.snapshot.coordinator.run import CoordinatorSettings
 from weir.snapshot.manifest import Manifest
 from weir.snapshot.restart import OUTAGE_CODES, Failure, Restarts
-from weir.snapshot.run import CoordinatorSettings
 
 
 class Driver:

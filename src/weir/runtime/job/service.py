@@ -24,7 +24,7 @@ from weir.runtime.net.connection import Connection, Frame
 from weir.runtime.net.flight import FrameServer, Handlers, Refused
 from weir.runtime.net.lines import LOOPBACK, Lines
 from weir.runtime.net.requests import HELLO, Answers, Head
-from weir.snapshot.history import CheckpointRecord
+from weir.snapshot.coordinator.history import CheckpointRecord
 from weir.texts import told
 
 if TYPE_CHECKING:

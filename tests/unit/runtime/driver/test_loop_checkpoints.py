@@ -13,7 +13,7 @@ from weir.runtime.driver import phases
 from weir.runtime.driver.notices import AttemptFailed, AttemptRunning, CheckpointAborted
 from weir.runtime.driver.verdicts import Failed, Finished
 from weir.runtime.storage import layout
-from weir.snapshot.history import CheckpointState
+from weir.snapshot.coordinator.history import CheckpointState
 from weir.snapshot.messages import (
     AbortCheckpoint,
     AbortReason,

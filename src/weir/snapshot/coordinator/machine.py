@@ -24,9 +24,11 @@ from typing import Any, ClassVar
 
 from weir.errors import ProtocolViolation
 from weir.ids import AttemptId, CheckpointId, SubtaskId
-from weir.snapshot.coordinator_phases import TRANSITIONS, CoordinatorPhase
-from weir.snapshot.history import CheckpointRecord, History
-from weir.snapshot.loops import EmptyLoops, empty_loops
+from weir.snapshot.coordinator.history import CheckpointRecord, History
+from weir.snapshot.coordinator.loops import EmptyLoops, empty_loops
+from weir.snapshot.coordinator.phases import TRANSITIONS, CoordinatorPhase
+from weir.snapshot.coordinator.requests import Requests
+from weir.snapshot.coordinator.run import CoordinatorSettings, Pending, Run, Stage
 from weir.snapshot.messages import (
     AbortReason,
     AttemptEnded,
@@ -52,8 +54,6 @@ from weir.snapshot.messages import (
     Then,
     TimePassed,
 )
-from weir.snapshot.requests import Requests
-from weir.snapshot.run import CoordinatorSettings, Pending, Run, Stage
 
 EVENTS_SHOWN = 20
 """How many of the last events an error shows."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.snapshot.coordinated import SETTINGS, SINK, SOURCE, Job, completed, kinds, publish, trigger
+from tests.unit.snapshot.coordinator.coordinated import SETTINGS, SINK, SOURCE, Job, completed, kinds, publish, trigger
 from weir.ids import AttemptId, CheckpointId, Uid
+from weir.snapshot.coordinator.requests import DRAINED_WITHOUT, REQUESTS_WAITING_MAX
+from weir.snapshot.coordinator.run import CoordinatorSettings
 from weir.snapshot.messages import (
     CheckpointRequested,
     CoordinatorEffect,
@@ -25,8 +27,6 @@ from weir.snapshot.messages import (
     SubtaskFinished,
     Then,
 )
-from weir.snapshot.requests import DRAINED_WITHOUT, REQUESTS_WAITING_MAX
-from weir.snapshot.run import CoordinatorSettings
 
 URI = "s3://bucket/savepoint-1"
 EXPORTED = (OperatorPart(Uid("op"), "exported"),)

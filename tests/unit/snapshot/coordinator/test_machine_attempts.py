@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.snapshot.coordinated import (
+from tests.unit.snapshot.coordinator.coordinated import (
     BOTH,
     SINK,
     SOURCE,
@@ -13,9 +13,9 @@ from tests.unit.snapshot.coordinated import (
 )
 from weir.errors import ProtocolViolation
 from weir.ids import AttemptId, CheckpointId
-from weir.snapshot.coordinator import Coordinator
-from weir.snapshot.coordinator_phases import TRANSITIONS, CoordinatorPhase
-from weir.snapshot.history import RECORDS_MAX, CheckpointState
+from weir.snapshot.coordinator.history import RECORDS_MAX, CheckpointState
+from weir.snapshot.coordinator.machine import Coordinator
+from weir.snapshot.coordinator.phases import TRANSITIONS, CoordinatorPhase
 from weir.snapshot.messages import (
     AbortReason,
     AttemptEnded,

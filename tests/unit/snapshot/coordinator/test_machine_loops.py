@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from weir.ids import AttemptId, CheckpointId, SubtaskId, VertexId
-from weir.snapshot.coordinator import Coordinator
-from weir.snapshot.loops import ROUND_PAUSE_MIN_MS
+from weir.snapshot.coordinator.loops import ROUND_PAUSE_MIN_MS
+from weir.snapshot.coordinator.machine import Coordinator
+from weir.snapshot.coordinator.run import CoordinatorSettings
 from weir.snapshot.messages import (
     AttemptEnded,
     AttemptStarted,
@@ -23,7 +24,6 @@ from weir.snapshot.messages import (
     Then,
     TimePassed,
 )
-from weir.snapshot.run import CoordinatorSettings
 
 SOURCE, HEADS, BODY = SubtaskId(VertexId(0), 0), [SubtaskId(VertexId(1), i) for i in (0, 1)], SubtaskId(VertexId(2), 0)
 ALL = [SOURCE, *HEADS, BODY]

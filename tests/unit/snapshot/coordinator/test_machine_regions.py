@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.snapshot.coordinated import PARTS
+from tests.unit.snapshot.coordinator.coordinated import PARTS
 from weir.errors import ProtocolViolation
 from weir.ids import AttemptId, CheckpointId, SubtaskId, VertexId
-from weir.snapshot.coordinator import Coordinator, CoordinatorPhase
+from weir.snapshot.coordinator.machine import Coordinator, CoordinatorPhase
+from weir.snapshot.coordinator.run import CoordinatorSettings
 from weir.snapshot.messages import (
     AbortReason,
     AttemptEnded,
@@ -27,7 +28,6 @@ from weir.snapshot.messages import (
     SubtaskFinished,
     TimePassed,
 )
-from weir.snapshot.run import CoordinatorSettings
 
 A, B = SubtaskId(VertexId(0), 0), SubtaskId(VertexId(1), 0)
 

@@ -1,6 +1,6 @@
 """The coordinator: triggers, time-outs, publication in order, the end of a bounded job.
 
-The test owns the clock; test_coordinator_attempts.py has the rest.
+The test owns the clock; test_machine_attempts.py has the rest.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.snapshot.coordinated import (
+from tests.unit.snapshot.coordinator.coordinated import (
     BOTH,
     SETTINGS,
     SINK,
@@ -25,7 +25,8 @@ from tests.unit.snapshot.coordinated import (
 from weir.config import Checkpoints
 from weir.errors import ProtocolViolation
 from weir.ids import AttemptId, CheckpointId, SubtaskId, VertexId
-from weir.snapshot.coordinator_phases import CoordinatorPhase
+from weir.snapshot.coordinator.phases import CoordinatorPhase
+from weir.snapshot.coordinator.run import CoordinatorSettings
 from weir.snapshot.messages import (
     AbortReason,
     AttemptStarted,
@@ -37,7 +38,6 @@ from weir.snapshot.messages import (
     SendTrigger,
     SubtaskFinished,
 )
-from weir.snapshot.run import CoordinatorSettings
 
 # --- Triggers -----------------------------------------------------------------------------------------
 

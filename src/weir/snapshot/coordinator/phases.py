@@ -1,6 +1,6 @@
 """What the coordinator is about, and what may follow what.
 
-Plain data. Every event is handled in every phase (coordinator.py); which phase follows is decided
+Plain data. Every event is handled in every phase (machine.py); which phase follows is decided
 behind it, and here is all that can.
 """
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import random
 
-from tests.unit.snapshot.coordinated import SINK, SOURCE, Job
+from tests.unit.snapshot.coordinator.coordinated import SINK, SOURCE, Job
 from weir.ids import AttemptId, CheckpointId, SubtaskId
+from weir.snapshot.coordinator.run import CoordinatorSettings
 from weir.snapshot.messages import (
     CheckpointRequested,
     CoordinatorEffect,
@@ -21,7 +22,6 @@ from weir.snapshot.messages import (
     SendTrigger,
     SubtaskFinished,
 )
-from weir.snapshot.run import CoordinatorSettings
 
 SEEDS = 300
 

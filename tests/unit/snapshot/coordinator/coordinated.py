@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
-from weir.snapshot.coordinator import Coordinator
+from weir.snapshot.coordinator.machine import Coordinator
+from weir.snapshot.coordinator.run import CoordinatorSettings
 from weir.snapshot.messages import (
     AbortReason,
     AttemptEnded,
@@ -28,7 +29,6 @@ from weir.snapshot.messages import (
     SubtaskFinished,
     TimePassed,
 )
-from weir.snapshot.run import CoordinatorSettings
 
 SOURCE = SubtaskId(VertexId(0), 0)
 SINK = SubtaskId(VertexId(1), 0)

@@ -1,6 +1,6 @@
 """What the coordinator knows of the attempts that run, and of the checkpoints under way.
 
-Plain data, which coordinator.py alone changes; and what it must know of the user's settings.
+Plain data, which machine.py alone changes; and what it must know of the user's settings.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum
 
 from weir.config import Checkpoints
 from weir.ids import AttemptId, CheckpointId, SubtaskId
-from weir.snapshot.loops import LoopRounds
+from weir.snapshot.coordinator.loops import LoopRounds
 from weir.snapshot.messages import FailAttempt, OperatorPart, SnapshotTaken
 
 

@@ -1,0 +1,4 @@
+"""The coordinator of a job's checkpoints: when they begin, complete and fail, and what is asked for besides.
+
+Comes in: what tasks say, what became of manifests, the time. Goes out: orders. Pure, like all of snapshot/.
+"""
