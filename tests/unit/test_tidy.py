@@ -20,6 +20,7 @@ LADDER += ("connectors", "api", "bench", "cli", "testing", "__main__")
 """Each may import from itself and from those to its left, in any form: at the top, in a function, for types only."""
 
 SUBLADDERS: dict[str, tuple[str, ...]] = {
+    "config": ("units checks names", "backends checkpoints restart", "settings", "job"),
     "state": (
         "place",
         "frozen",

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from weir.config import Duration, duration_ms
+from weir.config.units import Duration, Milliseconds, parse_units
 from weir.errors import PlanError
 
 AsyncFunction: TypeAlias = "Callable[[Any], Awaitable[Any]]"
@@ -34,18 +34,19 @@ class Retry:
     backoff: float = 2.0
     on: tuple[type[Exception], ...] = (Exception,)
 
+    delay_ms = Milliseconds("delay")
+
     def __post_init__(self) -> None:
         if not isinstance(self.attempts, int) or self.attempts < 1:
             raise PlanError(f"Retry: attempts={self.attempts!r}; there must be at least one")
         if self.backoff < 1:
             raise PlanError(f"Retry: backoff={self.backoff!r}; it must be at least 1")
-        duration_ms(self.delay, "Retry.delay")
+        parse_units(self)
 
     @property
     def delays_ms(self) -> list[float]:
         """The waits between the attempts."""
-        first_ms = duration_ms(self.delay, "Retry.delay")
-        return [round(first_ms * self.backoff**i, 3) for i in range(self.attempts - 1)]
+        return [round(self.delay_ms * self.backoff**i, 3) for i in range(self.attempts - 1)]
 
 
 ONCE = Retry(attempts=1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weir.config import Settings, duration_ms
+from weir.config import Settings
 from weir.errors import ProtocolViolation
 
 _DOUBLINGS_MAX = 60
@@ -26,12 +26,12 @@ class Backoff:
     @classmethod
     def for_commits(cls, settings: Settings) -> Backoff:
         """Between two tries of a sink's commit."""
-        return cls(duration_ms(settings.commit_retry_delay), duration_ms(settings.commit_retry_delay_max))
+        return cls(settings.commit_retry_delay_ms, settings.commit_retry_delay_max_ms)
 
     @classmethod
     def for_outages(cls, settings: Settings) -> Backoff:
         """Between two looks at storage that is away."""
-        return cls(duration_ms(settings.outage_retry_delay), duration_ms(settings.outage_retry_delay_max))
+        return cls(settings.outage_retry_delay_ms, settings.outage_retry_delay_max_ms)
 
     def delay_ms(self, failures: int, chance: float) -> float:
         """Before the next try, after so many failures in a row. `chance`: from 0 up to 1, drawn anew each time.

@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from weir.config import ExponentialDelay, FailureRate, FixedDelay, NoRestart, Restart, Settings, duration_ms
+from weir.config import ExponentialDelay, FailureRate, FixedDelay, NoRestart, Restart, Settings
 from weir.errors import ConfigError, StorageFull, StorageUnavailable, UserCodeError
 from weir.snapshot.backoff import Backoff
 
@@ -78,7 +78,7 @@ class Restarts:
         self.outage: Outage | None = None
         """The one that lasts, as far as is known."""
         self._strategy = RestartDecider.from_config(restart)
-        self._patience_ms = duration_ms(settings.outage_max)
+        self._patience_ms = settings.outage_max_ms
         # Who wants no restart wants none: there may be nothing to start from again.
         self._is_patient = self._patience_ms > 0 and not isinstance(restart, NoRestart)
         self._backoff = Backoff.for_outages(settings)
@@ -157,7 +157,7 @@ class _Never(RestartDecider):
 class _Fixed(RestartDecider):
     def __init__(self, config: FixedDelay) -> None:
         self._attempts_max = config.attempts
-        self._delay_ms = duration_ms(config.delay, "FixedDelay.delay")
+        self._delay_ms = config.delay_ms
         self._failures = 0
 
     def failed(self, now_ms: float) -> RestartDecision:
@@ -171,9 +171,9 @@ class _Exponential(RestartDecider):
     """Quiet time is counted from when the attempt ran, not from the failure: waiting and launching prove nothing."""
 
     def __init__(self, config: ExponentialDelay) -> None:
-        self._initial_ms = duration_ms(config.initial, "ExponentialDelay.initial")
-        self._maximum_ms = duration_ms(config.maximum, "ExponentialDelay.maximum")
-        self._reset_after_ms = duration_ms(config.reset_after, "ExponentialDelay.reset_after")
+        self._initial_ms = config.initial_ms
+        self._maximum_ms = config.maximum_ms
+        self._reset_after_ms = config.reset_after_ms
         self._multiplier = config.multiplier
         self._attempts_max = config.attempts
         self._failures = 0
@@ -200,8 +200,8 @@ class _Exponential(RestartDecider):
 class _Rate(RestartDecider):
     def __init__(self, config: FailureRate) -> None:
         self._failures_max = config.failures
-        self._per_ms = duration_ms(config.per, "FailureRate.per")
-        self._delay_ms = duration_ms(config.delay, "FailureRate.delay")
+        self._per_ms = config.per_ms
+        self._delay_ms = config.delay_ms
         self._failed_ms: deque[float] = deque(maxlen=config.failures + 1)
 
     def failed(self, now_ms: float) -> RestartDecision:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from weir.config import JobConfig, duration_ms
+from weir.config import JobConfig
 from weir.errors import JobError, OwnershipError, ProtocolViolation, StorageFull, StorageUnavailable, code_of, told
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId, TaskIndex
@@ -476,7 +476,7 @@ class Driver:
 
     def _laid_out(self, plan: Plan) -> tuple[tuple[Region, ...], SourceAlignment]:
         settings, clock = self._config.settings, self._clock
-        interval_ms = duration_ms(settings.watermark_interval)
+        interval_ms = settings.watermark_interval_ms
         alignment = SourceAlignment(plan, clock=clock, interval_ms=interval_ms, tell=self._tell)
         return laid_out(plan, settings, clock=clock, cluster=self._cluster), alignment
 

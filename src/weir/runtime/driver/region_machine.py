@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from weir.config import Settings, duration_ms
+from weir.config import Settings
 from weir.errors import ProtocolViolation
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime.driver.phases import Claiming, Created, Deploying, Launching, Phase, Running, Stopping, Waiting
@@ -186,9 +186,9 @@ class RegionSettings:
     def of(cls, settings: Settings, parallelism: int) -> RegionSettings:
         return cls(
             tuple(TaskIndex(index) for index in range(parallelism)),
-            duration_ms(settings.launch_timeout),
-            duration_ms(settings.heartbeat_timeout),
-            duration_ms(settings.stop_timeout),
+            settings.launch_timeout_ms,
+            settings.heartbeat_timeout_ms,
+            settings.stop_timeout_ms,
         )
 
 

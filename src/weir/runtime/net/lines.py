@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, replace
 
-from weir.config import Settings, duration_ms, port_range, size_bytes
+from weir.config import Settings, port_range
 from weir.runtime.net.certificates import Identity, Role, new_identities
 from weir.runtime.secret import Secret
 
@@ -41,9 +41,9 @@ class Lines:
         """For a door on loopback: with a token of its own."""
         return Lines(
             Secret(secrets.token_urlsafe(32)),
-            ping_interval_s=duration_ms(settings.ping_interval) / 1_000,
-            timeout_s=duration_ms(settings.line_timeout) / 1_000,
-            message_bytes_max=size_bytes(settings.message_max),
+            ping_interval_s=settings.ping_interval_ms / 1_000,
+            timeout_s=settings.line_timeout_ms / 1_000,
+            message_bytes_max=settings.message_max_bytes,
         )
 
 

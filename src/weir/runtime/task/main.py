@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from weir.config import Mode, Settings, duration_ms
+from weir.config import Mode, Settings
 from weir.errors import JobError, TaskLost, WeirError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, Lineage, TaskIndex
@@ -154,7 +154,7 @@ class _Task:
                     return order
 
     def _loop(self, worker: Worker) -> None:
-        heartbeat_ms = duration_ms(self._spec.settings.heartbeat_interval)
+        heartbeat_ms = self._spec.settings.heartbeat_interval_ms
         beat_ms = 0.0
         while worker.stopped is None:
             self._mailbox.drain()

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from weir.config import Mode, Settings, duration_ms, size_bytes
+from weir.config import Mode, Settings
 from weir.errors import ProtocolViolation
 from weir.graph.plan import Plan, PlannedOperator
 from weir.ids import AttemptId, CheckpointId, Lineage, SubtaskId, TaskIndex, Uid
@@ -189,7 +189,7 @@ class Worker:
 
     def _report_reached(self) -> None:
         """Tell how far the sources are that others wait for, if that has changed."""
-        self._report_ms = self.ports.clock.now_ms() + duration_ms(self.config.settings.watermark_interval)
+        self._report_ms = self.ports.clock.now_ms() + self.config.settings.watermark_interval_ms
         reached = tuple(SourceReached(subtask.id, subtask.reached_us) for subtask in self._aligned)
         if reached != self._reached:
             self._reached = reached
@@ -277,8 +277,8 @@ class _Builder:
             sink=sink,
             snapshotter=snapshotter,
             clock=self._ports.clock,
-            buffer_timeout_ms=duration_ms(self._config.settings.buffer_timeout),
-            watermark_interval_ms=duration_ms(self._config.settings.watermark_interval),
+            buffer_timeout_ms=self._config.settings.buffer_timeout_ms,
+            watermark_interval_ms=self._config.settings.watermark_interval_ms,
         )
         if isinstance(operators[0].spec, Source):
             return self._source(operators[0], operators[0].spec, equipment)
@@ -305,12 +305,12 @@ class _Builder:
             ports=[edge.port for edge, _ in laid],
             alignment=AtLeastOnceAlignment(len(laid)) if at_least_once else ExactlyOnceAlignment(len(laid)),
             rows_max=settings.batch_rows_max,
-            bytes_max=size_bytes(settings.batch_bytes_max),
+            bytes_max=settings.batch_max_bytes,
             timeless=[i for i, (edge, _) in enumerate(laid) if not edge.has_watermarks],
         )
         if not back:
             return InnerSubtask(equipment, inputs)
-        limits = size_bytes(settings.loop_memory_max), size_bytes(settings.loop_disk_max)
+        limits = settings.loop_memory_max_bytes, settings.loop_disk_max_bytes
         return LoopHeadSubtask(equipment, inputs, back=back, backlog=Backlog(*limits, self._ports.directory))
 
     def _sink(self, operator: PlannedOperator) -> SinkEnd | None:

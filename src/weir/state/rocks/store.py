@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from weir.config import RocksDb, size_bytes
+from weir.config import RocksDb
 from weir.errors import ConfigError, CorruptCheckpoint
 from weir.state.frozen import FrozenState, RestoredState
 from weir.state.place import StatePlace
@@ -33,7 +33,7 @@ def local_place(place: StatePlace) -> tuple[str, int]:
         )
     if not isinstance(place.backend, RocksDb):
         raise ConfigError(f"the rocksdb backend cannot be set up from {place.backend!r}")
-    budget_bytes = size_bytes(place.backend.memory_max, "RocksDb.memory_max")
+    budget_bytes = place.backend.memory_max_bytes
     return place.directory, max(budget_bytes // max(place.tables_per_task, 1), 1)
 
 

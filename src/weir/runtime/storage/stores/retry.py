@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from weir.config import Settings, duration_ms
+from weir.config import Settings
 from weir.errors import StorageFull, StorageUnavailable
 from weir.runtime.storage.stores.details import FileDetails
 from weir.runtime.storage.stores.ranged_reads import RangedFile, ranged_file
@@ -38,8 +38,8 @@ class Patience:
     """How often, and how far apart, a storage call is tried again."""
 
     retries_max: int = Settings.storage_retries_max
-    initial_ms: int = duration_ms(Settings.storage_retry_delay)
-    maximum_ms: int = duration_ms(Settings.storage_retry_delay_max)
+    initial_ms: int = Settings.storage_retry_delay_ms
+    maximum_ms: int = Settings.storage_retry_delay_max_ms
 
     def pause_ms(self, failures: int, draw: float) -> float:
         """How long to wait after so many failures in a row. `draw`, between 0 and 1, keeps callers that failed
@@ -53,8 +53,8 @@ DEFAULT_PATIENCE = Patience()
 def patience_of(settings: Settings) -> Patience:
     return Patience(
         settings.storage_retries_max,
-        duration_ms(settings.storage_retry_delay, "Settings.storage_retry_delay"),
-        duration_ms(settings.storage_retry_delay_max, "Settings.storage_retry_delay_max"),
+        settings.storage_retry_delay_ms,
+        settings.storage_retry_delay_max_ms,
     )
 
 
