@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -256,11 +256,12 @@ class Progress:
         self._now_s = now_s
         self._live: Live | None = None
         self._line_due_s = 0.0
+        self._seen: Notice | None = None
+        """The last one that was told, or passed over."""
         self._begin()
 
     def __call__(self, handle: Any) -> None:
-        for notice in list(getattr(handle, "notices", ()))[self._noticed :]:
-            self._noticed += 1
+        for notice in self._not_yet_seen(getattr(handle, "notices", ())):
             if text := notice_text(notice):
                 self.say(text, style="yellow")
         ended = handle.status in ENDED
@@ -284,9 +285,16 @@ class Progress:
             self._live.stop()
             self._live = None
 
+    def _not_yet_seen(self, notices: Iterable[Notice]) -> list[Notice]:
+        """Those behind the last one that was seen. A handle keeps the latest only, so their number tells nothing."""
+        found = list(notices)
+        seen = next((number for number in reversed(range(len(found))) if found[number] is self._seen), -1)
+        self._seen = found[-1] if found else self._seen
+        return found[seen + 1 :]
+
     def _begin(self) -> None:
         self._watch = Watch(now_s=self._now_s)
-        self._noticed = 0
+        self._seen = None
         self._line_due_s = 0.0
 
     def _show(self, view: View) -> None:

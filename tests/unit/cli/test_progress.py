@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from collections import deque
 from typing import Any
 
 from rich.console import Console
@@ -155,6 +156,19 @@ def test_without_a_terminal_there_is_a_line_now_and_then_and_one_at_the_end() ->
     handle.status = "finished"
     progress(handle)
     assert out.getvalue().splitlines()[-1].startswith("job: finished")
+
+
+def test_what_happens_is_told_also_when_the_handle_has_forgotten_what_happened_before() -> None:
+    out = io.StringIO()
+    progress, handle = Progress(Console(file=out, width=200)), Handle()
+    kept = deque[Notice](maxlen=10)
+    for attempt in range(1, 50):
+        if attempt not in (20, 21):  # nobody has looked for a while
+            handle.notices = list(kept)
+            progress(handle)
+        kept.append(CheckpointSucceeded(AttemptId(attempt), CheckpointId(attempt)))
+        kept.append(AttemptFailed(AttemptId(attempt), None, "a worker died", True))
+    assert [line.split()[1] for line in out.getvalue().splitlines() if "died" in line] == [str(n) for n in range(1, 49)]
 
 
 def test_on_a_terminal_the_table_is_drawn_and_left_at_the_end() -> None:
