@@ -245,6 +245,17 @@ def test_every_module_says_what_it_is(path: Path) -> None:
     assert not tree.body or ast.get_docstring(tree), f"{short(path)} has no docstring"
 
 
+ROOMS = [path for path in SOURCE_FILES if path.name == "__init__.py" and path not in FACES]
+
+
+@each(ROOMS)
+def test_every_room_says_what_comes_in_what_goes_out_and_what_it_never_does(path: Path) -> None:
+    text = " ".join((ast.get_docstring(tree_of(path)) or "").split()).lower()
+    missing = [words for words in ("comes in", "goes out") if words not in text]
+    missing += [] if re.search(r"\b(never|neither|no logic|no clock|only home|behind ports)\b", text) else ["never"]
+    assert not missing, f"{short(path)} does not say: {', '.join(missing)}"
+
+
 @each(ALL_FILES)
 def test_files_and_functions_stay_small(path: Path) -> None:
     lines = len(path.read_text(encoding="utf-8").splitlines())

@@ -1,4 +1,8 @@
-"""Where rows come from and where they go."""
+"""Where rows come from and where they go: a file or folder for each system.
+
+Comes in: locations and options of users. Goes out: sources and sinks, by the contracts in base. Never touches
+the driver or another task.
+"""
 
 from weir.connectors.collection import Collection
 from weir.connectors.console import Discard, Stdout

@@ -1,1 +1,5 @@
-"""`weir bench`: the commands; what they run is in weir/bench."""
+"""`weir bench`: the commands.
+
+Comes in: arguments. Goes out: a table or JSON lines. Never measures anything itself: what the commands run is in
+weir/bench.
+"""

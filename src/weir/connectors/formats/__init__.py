@@ -1,4 +1,5 @@
 """Bytes of files as tables and back: text, jsonl, csv, parquet, Arrow, in splits that may begin anywhere.
 
-What one writes the other reads: the same rows, or an error.
+Comes in: bytes, or tables. Goes out: tables, or bytes. What one writes the other reads: the same rows, or an error.
+Never touches checkpoints, nor decides which files are read.
 """

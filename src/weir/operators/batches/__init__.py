@@ -1,1 +1,5 @@
-"""Functions of whole batches (Arrow, Polars, pandas), with or without state by key."""
+"""Functions of whole batches (Arrow, Polars, pandas), with or without state by key.
+
+Comes in: batches. Goes out: what the user's function returns, held against the declared schema. Never looks at single
+rows.
+"""

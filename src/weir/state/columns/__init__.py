@@ -1,3 +1,5 @@
-"""Columnar state of built-in operators: values in slots, panes and rows, the kernels that work on them, and how
-each goes into a checkpoint by its changes.
+"""Columnar state of built-in operators: values in slots, panes and rows, and the kernels that work on them.
+
+Comes in: columns of keys and values. Goes out: columns, and snapshots of what has changed. Never touches a row as a
+Python object.
 """

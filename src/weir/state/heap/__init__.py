@@ -1,1 +1,5 @@
-"""Keyed state in Python dictionaries, the default: frozen without a copy, written in a background thread."""
+"""Keyed state in Python dictionaries, the default.
+
+Comes in: keys and values. Goes out: the same, frozen without a copy, and tables that a background thread writes.
+Never touches a disk.
+"""
