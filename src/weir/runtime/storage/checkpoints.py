@@ -106,7 +106,8 @@ class CheckpointStore:
         this lineage's that the user has named, that is where the job goes on."""
         lost = lost_lineages(self._directory)
         if lost and self.lineage not in lost:
-            newest = f"{lost[0]}/{layout.checkpoint_directory(checkpoints_of(self._directory, lost[0])[-1])}"
+            last = {lineage: id for lineage in lost for id in checkpoints_of(self._directory, lineage)}
+            newest = " or ".join(f"{lineage}/{layout.checkpoint_directory(id)}" for lineage, id in last.items())
             raise CheckpointError(
                 f"job {self._job!r} has checkpoints here, such as {newest}, but what was noted about its attempts, in "
                 f"{layout.ATTEMPTS}/, is gone: nobody can tell which of them counts. Put it back; or go on from the "

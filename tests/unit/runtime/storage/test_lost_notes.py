@@ -83,6 +83,8 @@ def test_of_two_lineages_without_notes_the_user_names_one() -> None:
         storage.write(path, data)
     with pytest.raises(CheckpointError, match=rf"--at {LIFE}/chk-0000000001, {NEXT_LIFE}/chk-0000000001"):
         going_back(storage, 1)
+    with pytest.raises(CheckpointError, match=rf"--at {LIFE}/chk-0000000001 or {NEXT_LIFE}/chk-0000000001;"):
+        store_of(storage, "00000000cc").check_free(True)
     assert going_back(storage, 1, NEXT_LIFE).claim(CheckpointId(1)).restore is not None
     assert current_lineage(storage) == NEXT_LIFE
 
