@@ -22,7 +22,6 @@ from weir.operators.functions.at_key import KeyedRowOperator
 from weir.operators.functions.context import NO_KEY, Moment, ProcessContext, Timers
 from weir.operators.functions.interfaces import KeyedFunction, States, keyed_states, operator_states
 from weir.operators.functions.row_codec import RowReader, Rows, RowWriter, emit, spread
-from weir.operators.functions.rows import PIECE_ROWS
 from weir.operators.user_code import operator_label, user_code_error
 from weir.snapshot.watermarks import END_US
 from weir.state.backend import declare
@@ -167,8 +166,8 @@ class FunctionOperator(KeyedRowOperator):
 
     def process_from(self, port: int, batch: pa.RecordBatch, out: Emit) -> None:
         given = self._inputs[port]
-        for start in range(0, batch.num_rows, PIECE_ROWS):
-            self._take(given, batch.slice(start, PIECE_ROWS), out)
+        for start in range(0, batch.num_rows, self.piece_rows):
+            self._take(given, batch.slice(start, self.piece_rows), out)
         if self._timers is not None and given.of.keys is not None:
             next_us = self._timers.event.next_us
             if next_us is not None and next_us <= self._moment.watermark_us:
