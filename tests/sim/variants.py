@@ -47,7 +47,7 @@ from weir.snapshot.messages import (
     SnapshotTaken,
     SubtaskFinished,
 )
-from weir.state.columns.slots import FrozenSlots, SlotHistory
+from weir.state.columns.slots import FrozenSlots, SlotChanges
 from weir.state.frozen import RestoredParts
 
 # --- Barriers and checkpoints -----------------------------------------------------------------------------
@@ -407,13 +407,13 @@ def frozen_state_sees_later_rows() -> AbstractContextManager[None]:
 
 def changes_of_an_aborted_checkpoint_are_forgotten() -> AbstractContextManager[None]:
     """A snapshot holds what changed since the last one that was taken, not since the last that is complete."""
-    original = SlotHistory._since_base
+    original = SlotChanges._since_base
 
-    def since_base(self: SlotHistory, count: int) -> Any:
+    def since_base(self: SlotChanges, count: int) -> Any:
         self._unconfirmed = self._unconfirmed[-1:]
         return original(self, count)
 
-    return patched(SlotHistory, "_since_base", since_base)
+    return patched(SlotChanges, "_since_base", since_base)
 
 
 VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {

@@ -14,7 +14,7 @@ import pytest
 from weir.bench import keyed_data
 from weir.bench.checkpoint_cost import run_checkpoint_cost
 from weir.bench.filtering import run_filter
-from weir.bench.harness import Options, Report
+from weir.bench.harness import BenchOptions, BenchReport
 from weir.bench.interval_join import run_interval_join
 from weir.bench.keyed import run_keyed_batches, run_keyed_process, run_keyed_sum
 from weir.bench.latency import run_latency
@@ -42,9 +42,9 @@ REQUIRED = {"workload", "events", "seconds", "events_per_s", "checkpoints", "ver
     ids=lambda run: run.__name__,
 )
 def test_a_throughput_workload_verifies_itself(
-    workload: Callable[[Options], Report], embedded: Any, tmp_path: Path
+    workload: Callable[[BenchOptions], BenchReport], embedded: Any, tmp_path: Path
 ) -> None:
-    report = workload(Options(events=300_000, checkpoint_every="100ms", work=str(tmp_path)))
+    report = workload(BenchOptions(events=300_000, checkpoint_every="100ms", work=str(tmp_path)))
     assert report.verified, report
     assert report.checkpoints >= 1
     values = json.loads(report.as_json())
@@ -54,7 +54,7 @@ def test_a_throughput_workload_verifies_itself(
 
 
 def test_batches_are_compared_with_rows(embedded: Any, tmp_path: Path) -> None:
-    report = run_keyed_batches(Options(events=300_000, work=str(tmp_path)), compare=True)
+    report = run_keyed_batches(BenchOptions(events=300_000, work=str(tmp_path)), compare=True)
     assert report.verified and report.more["rows_out"] == 300_000
     assert report.more["times_process"] == pytest.approx(
         report.events_per_s / report.more["process_events_per_s"], rel=0.1
@@ -70,13 +70,13 @@ def test_a_wrong_sum_is_noticed(embedded: Any, monkeypatch: pytest.MonkeyPatch) 
         return sums
 
     monkeypatch.setattr(keyed_data, "true_sums", off_by_one)
-    report = run_keyed_sum(Options(events=300_000))
+    report = run_keyed_sum(BenchOptions(events=300_000))
     assert not report.verified
     assert report.more["wrong_keys"] == 1
 
 
 def test_latency_is_measured_for_every_row(embedded: Any) -> None:
-    report = run_latency(Options(events=20_000, checkpoint_every="200ms"))
+    report = run_latency(BenchOptions(events=20_000, checkpoint_every="200ms"))
     assert report.verified, report
     assert report.p50_ms is not None and report.p99_ms is not None
     assert 0 < report.p50_ms <= report.p99_ms < 5_000
@@ -84,13 +84,13 @@ def test_latency_is_measured_for_every_row(embedded: Any) -> None:
 
 
 def test_a_killed_worker_costs_time_and_no_rows(embedded: Any) -> None:
-    report = run_recovery(Options(events=600_000, checkpoint_every="100ms"), kills=1)
+    report = run_recovery(BenchOptions(events=600_000, checkpoint_every="100ms"), kills=1)
     assert report.verified, report
     assert 0 < report.more["recovery_s"] < 30
 
 
 def test_the_cost_of_checkpoints_is_a_ratio(embedded: Any) -> None:
-    report = run_checkpoint_cost(Options(events=300_000), rounds=1)
+    report = run_checkpoint_cost(BenchOptions(events=300_000), rounds=1)
     assert report.verified
     assert report.more["ratio_to_off"]["off"] == 1.0
     assert report.more["ratio_to_off"]["1s"] > 0
@@ -98,7 +98,7 @@ def test_the_cost_of_checkpoints_is_a_ratio(embedded: Any) -> None:
 
 @pytest.mark.parametrize("workload", ["keyed-sum", "interval-join"])
 def test_the_soak_samples_memory_and_draws_it(workload: str, embedded: Any, tmp_path: Path) -> None:
-    report = run_soak(Options(events=1, checkpoint_every="1s"), workload, minutes=0.06, plot=tmp_path / "soak.svg")
+    report = run_soak(BenchOptions(events=1, checkpoint_every="1s"), workload, minutes=0.06, plot=tmp_path / "soak.svg")
     assert report.events > 0
     assert f"{workload} at full speed" in (tmp_path / "soak.svg").read_text()
     assert min(report.more["rss_end_mb"].values()) > 20
@@ -111,7 +111,7 @@ def test_the_soak_samples_memory_and_draws_it(workload: str, embedded: Any, tmp_
 @pytest.mark.parametrize("query", ["q5", "q13", "q19"])
 def test_a_nexmark_query_verifies_itself(query: str, embedded: Any, tmp_path: Path) -> None:
     report = run_nexmark(
-        Options(events=200_000, checkpoint_every="100ms", work=str(tmp_path)), query, per_second=20_000
+        BenchOptions(events=200_000, checkpoint_every="100ms", work=str(tmp_path)), query, per_second=20_000
     )
     assert report.verified, report
     assert report.more["results"] == report.more["true_results"] > 0
@@ -122,5 +122,5 @@ def test_a_wrong_answer_to_a_nexmark_query_is_noticed(embedded: Any, monkeypatch
     right = ANSWERS["q2"]
     wrong = Answer(lambda events: (piece.with_columns(pl.col("price") + 1) for piece in right.rows(events)))
     monkeypatch.setitem(ANSWERS, "q2", wrong)  # type: ignore[arg-type]
-    report = run_nexmark(Options(events=50_000), "q2")
+    report = run_nexmark(BenchOptions(events=50_000), "q2")
     assert not report.verified

@@ -15,7 +15,7 @@ import polars as pl
 from typer.testing import CliRunner
 
 from weir.cli.demo.check import verify
-from weir.cli.demo.words import Lines
+from weir.cli.demo.words import MakeLines
 from weir.cli.main import application
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def test_the_demo_kills_a_worker_and_verifies_what_was_committed(tmp_path: Path)
     assert "25,000 lines/s are the demo's own pace" in done.stdout
     last = done.stdout.splitlines()[-1]
     assert last.startswith("At full speed this machine counts ") and last.endswith(" s, verified")
-    verdict = verify(tmp_path / "demo" / "counts", Lines().true_counts(100_000))
+    verdict = verify(tmp_path / "demo" / "counts", MakeLines().true_counts(100_000))
     assert (verdict.words, verdict.lost, verdict.duplicated) == (1_000_000, 0, 0)
 
 

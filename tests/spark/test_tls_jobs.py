@@ -9,7 +9,7 @@ import weir
 from tests.conftest import poll
 from tests.spark.helpers import build_job, check_output, kill, notices_of, open_gate, slow_settings
 from weir.bench.encrypted import run_with_tls
-from weir.bench.harness import Options
+from weir.bench.harness import BenchOptions
 from weir.bench.keyed import run_keyed_sum
 from weir.bench.latency import run_latency
 from weir.runtime.driver.notices import AttemptRunning
@@ -43,9 +43,9 @@ def test_the_rows_of_a_dataframe_come_through_tls(embedded: Any) -> None:
 
 
 def test_the_bench_tells_what_tls_costs(embedded: Any, tmp_path: Path) -> None:
-    report = run_with_tls(run_keyed_sum, Options(events=300_000, checkpoint_every="100ms", work=str(tmp_path)))
+    report = run_with_tls(run_keyed_sum, BenchOptions(events=300_000, checkpoint_every="100ms", work=str(tmp_path)))
     assert report.verified and report.p50_ms is None
     assert report.more["tls_rate_ratio"] == round(report.events_per_s / report.more["plain_events_per_s"], 3)
-    report = run_with_tls(lambda given: run_latency(given, 20_000), Options(events=20_000, work=str(tmp_path)))
+    report = run_with_tls(lambda given: run_latency(given, 20_000), BenchOptions(events=20_000, work=str(tmp_path)))
     assert report.verified and report.p50_ms is not None
     assert {"plain_p50_ms", "plain_p99_ms", "tls_p50_ms_ratio", "tls_p99_ms_ratio"} <= report.more.keys()

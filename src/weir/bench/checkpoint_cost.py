@@ -10,16 +10,16 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import median
 
-from weir.bench.harness import Options, Report, bench
+from weir.bench.harness import BenchOptions, BenchReport, bench
 from weir.bench.keyed import run_keyed_sum, run_sums
 
 SETTINGS: dict[str, str | None] = {"off": None, "5s": "5s", "1s": "1s"}
 
 
-def run_checkpoint_cost(options: Options, rounds: int = 3) -> Report:
+def run_checkpoint_cost(options: BenchOptions, rounds: int = 3) -> BenchReport:
     _warm_up(options)
     rates: dict[str, list[float]] = {name: [] for name in SETTINGS}
-    reports: list[Report] = []
+    reports: list[BenchReport] = []
     for number in range(rounds):
         # Forwards, then backwards: no setting always comes first.
         for name in list(SETTINGS) if number % 2 == 0 else list(reversed(SETTINGS)):
@@ -28,7 +28,7 @@ def run_checkpoint_cost(options: Options, rounds: int = 3) -> Report:
             reports.append(report)
     medians = {name: median(values) for name, values in rates.items()}
     seconds = sum(report.seconds for report in reports)
-    return Report(
+    return BenchReport(
         workload="checkpoint-cost",
         events=options.events * len(reports),
         seconds=round(seconds, 3),
@@ -45,7 +45,7 @@ def run_checkpoint_cost(options: Options, rounds: int = 3) -> Report:
     )
 
 
-def _warm_up(options: Options) -> None:
+def _warm_up(options: BenchOptions) -> None:
     """Spark's start and the first use of every code path are nobody's cost."""
     with bench(replace(options, events=max(1, options.events // 10), show=None), "keyed-sum") as it:
         run_sums(it)

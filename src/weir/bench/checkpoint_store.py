@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from weir.bench.harness import Report
+from weir.bench.harness import BenchReport
 from weir.config import Size, size_bytes
 from weir.runtime.ports import Storage
 from weir.runtime.storage.locations import location_below, open_writable, shown_location
@@ -69,7 +69,7 @@ class _Measured:
         }
 
 
-def run_checkpoint_store(options: StoreOptions) -> Report:
+def run_checkpoint_store(options: StoreOptions) -> BenchReport:
     """Measure a location."""
     place = location_below(options.to, f"weir-bench-{uuid.uuid4().hex}")
     storage = open_writable(place, "--to: the location")
@@ -85,7 +85,7 @@ def run_checkpoint_store(options: StoreOptions) -> Report:
     measured.expect(storage.list("") == [])
     seconds = time.perf_counter() - start
     calls = sum(map(len, measured.calls_ms.values()))
-    return Report(
+    return BenchReport(
         workload="checkpoint-store",
         events=calls,
         seconds=round(seconds, 3),

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from weir.bench.harness import Options, Report
+from weir.bench.harness import BenchOptions, BenchReport
 
 ORDER = (False, True, True, False)
 
 
-def run_with_tls(workload: Callable[[Options], Report], options: Options) -> Report:
+def run_with_tls(workload: Callable[[BenchOptions], BenchReport], options: BenchOptions) -> BenchReport:
     reports = [(tls, workload(replace(options, tls=tls))) for tls in ORDER]
     plain = [report for tls, report in reports if not tls]
     encrypted = [report for tls, report in reports if tls]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from weir.bench.harness import Report
+from weir.bench.harness import BenchReport
 from weir.errors import ConfigError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, SubtaskId, VertexId
@@ -67,7 +67,7 @@ class _Round:
     verified: bool
 
 
-def run_fan_in(options: FanInOptions) -> list[Report]:
+def run_fan_in(options: FanInOptions) -> list[BenchReport]:
     """A report for each number of channels, all measured in turn several times, and last the comparison of them."""
     rounds: dict[int, list[_Round]] = {count: [] for count in options.channels}
     for _ in range(options.rounds):
@@ -86,9 +86,9 @@ def run_fan_in(options: FanInOptions) -> list[Report]:
     ]
 
 
-def _report(rounds: Sequence[_Round], **more: Any) -> Report:
+def _report(rounds: Sequence[_Round], **more: Any) -> BenchReport:
     elements, seconds = sum(one.elements for one in rounds), sum(one.seconds for one in rounds)
-    return Report(
+    return BenchReport(
         workload="fan-in",
         events=elements,
         seconds=round(seconds, 3),

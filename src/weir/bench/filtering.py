@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from weir import connectors
 from weir.bench.epochs import Arrays
-from weir.bench.harness import Options, Report, bench
+from weir.bench.harness import BenchOptions, BenchReport, bench
 
 PAYLOAD_BYTES = 80
 NEEDLE = "WEIR"
@@ -97,7 +97,7 @@ class Passed:
         return {"counts": counts}
 
 
-def run_filter(options: Options) -> Report:
+def run_filter(options: BenchOptions) -> BenchReport:
     with bench(options, "filter") as it:
         make = Payloads()
         rows = it.read(connectors.Generator(options.events, make, SCHEMA), prepare=make.prepare)

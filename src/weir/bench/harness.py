@@ -35,7 +35,7 @@ Show = Callable[[Any], None]
 
 
 @dataclass(frozen=True)
-class Options:
+class BenchOptions:
     """What a workload is asked to do."""
 
     events: int
@@ -51,7 +51,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Report:
+class BenchReport:
     """What a workload measured. Fields that are None do not apply to it."""
 
     workload: str
@@ -75,7 +75,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Run:
+class FinishedJob:
     """One finished job."""
 
     epochs: list[Epoch]
@@ -109,7 +109,7 @@ class TimedEnvironment(weir.Environment):
 class Bench:
     """One workload's job: made in a directory of its own, run once."""
 
-    def __init__(self, options: Options, directory: Path, name: str) -> None:
+    def __init__(self, options: BenchOptions, directory: Path, name: str) -> None:
         self.options = options
         self.name = name
         self.directory = directory
@@ -135,7 +135,7 @@ class Bench:
     def sink(self, make_fold: Callable[[], Any]) -> FoldSink:
         return FoldSink(self.directory / "epochs", make_fold)
 
-    def run(self, meanwhile: Callable[[Any], None] = lambda job: None) -> Run:
+    def run(self, meanwhile: Callable[[Any], None] = lambda job: None) -> FinishedJob:
         """Run to the end; `meanwhile` is called once with the handle, after the start."""
         job: Any = self.environment.submit()
         job.listen(lambda notice: self.notices.append((time.monotonic(), notice)))
@@ -153,11 +153,11 @@ class Bench:
         first_ns = first_poll_ns(self.directory / "starts")
         last_ns = max((epoch.last_row_ns for epoch in epochs), default=first_ns)
         completed = sum(isinstance(notice, CheckpointSucceeded) for _, notice in self.notices)
-        return Run(epochs, (last_ns - first_ns) / 1e9, completed, list(self.notices))
+        return FinishedJob(epochs, (last_ns - first_ns) / 1e9, completed, list(self.notices))
 
-    def report(self, run: Run, *, verified: bool, **more: Any) -> Report:
+    def report(self, run: FinishedJob, *, verified: bool, **more: Any) -> BenchReport:
         known = {name: more.pop(name) for name in ("p50_ms", "p99_ms") if name in more}
-        return Report(
+        return BenchReport(
             workload=self.name,
             events=self.options.events,
             seconds=round(run.seconds, 3),
@@ -171,7 +171,7 @@ class Bench:
 
 
 @contextmanager
-def bench(options: Options, name: str) -> Iterator[Bench]:
+def bench(options: BenchOptions, name: str) -> Iterator[Bench]:
     """A job in a fresh directory, which is removed afterwards."""
     directory = Path(tempfile.mkdtemp(prefix=f"weir-bench-{name}-", dir=options.work))
     try:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import weir
 from weir import connectors
 from weir.bench.epochs import Arrays, Epoch
-from weir.bench.harness import Bench, Options, Report, bench
+from weir.bench.harness import Bench, BenchOptions, BenchReport, bench
 
 KEYS = 1_000_000
 ROWS_PER_S = 500_000
@@ -114,7 +114,7 @@ def joined(it: Bench, rows: int | None) -> weir.Stream:
     return left.key_by("key").interval_join(right.key_by("key"), lower=-reach, upper=reach, uid="join")
 
 
-def run_interval_join(options: Options) -> Report:
+def run_interval_join(options: BenchOptions) -> BenchReport:
     rows = max(options.events // 2, 1)
     with bench(options, "interval-join") as it:
         joined(it, rows).write(it.sink(PairSums), uid="sink")

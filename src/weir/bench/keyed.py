@@ -16,7 +16,7 @@ import numpy as np
 import weir
 from weir import connectors
 from weir.bench import keyed_data
-from weir.bench.harness import Bench, Options, Report, Run, bench
+from weir.bench.harness import Bench, BenchOptions, BenchReport, FinishedJob, bench
 
 OUTPUT = "key long, total long"
 COMPARED_SHARE = 10
@@ -44,18 +44,18 @@ class RunningSums(weir.KeyedBatchFunction):
         return {"key": rows["key"], "total": total}, {"total": keys.last(total)}
 
 
-def run_keyed_sum(options: Options) -> Report:
+def run_keyed_sum(options: BenchOptions) -> BenchReport:
     with bench(options, "keyed-sum") as it:
         run = run_sums(it)
         wrong = wrong_sums(run, options.events)
         return it.report(run, verified=wrong == 0, wrong_keys=wrong, rows_out=rows_out(run))
 
 
-def run_keyed_process(options: Options) -> Report:
+def run_keyed_process(options: BenchOptions) -> BenchReport:
     return _running_sums(options, "keyed-process", lambda keyed: keyed.process(RunningSum(), OUTPUT, uid="process"))
 
 
-def run_keyed_batches(options: Options, *, compare: bool = False) -> Report:
+def run_keyed_batches(options: BenchOptions, *, compare: bool = False) -> BenchReport:
     """`compare`: run keyed-process, too, with a tenth of the events, and say how many times faster this is."""
     report = _running_sums(
         options, "keyed-batches", lambda keyed: keyed.process_batches(RunningSums(), OUTPUT, uid="process")
@@ -68,7 +68,7 @@ def run_keyed_batches(options: Options, *, compare: bool = False) -> Report:
     return replace(report, verified=report.verified and by_row.verified, more=more)
 
 
-def _running_sums(options: Options, name: str, process: Callable[[weir.KeyedStream], weir.Stream]) -> Report:
+def _running_sums(options: BenchOptions, name: str, process: Callable[[weir.KeyedStream], weir.Stream]) -> BenchReport:
     with bench(options, name) as it:
         rows = it.read(connectors.Generator(options.events, keyed_data.make_rows, keyed_data.SCHEMA))
         process(rows.key_by("key")).write(it.sink(keyed_data.LastSums), uid="sink")
@@ -78,7 +78,7 @@ def _running_sums(options: Options, name: str, process: Callable[[weir.KeyedStre
         return it.report(run, verified=verified, wrong_keys=wrong, rows_out=came)
 
 
-def run_sums(it: Bench) -> Run:
+def run_sums(it: Bench) -> FinishedJob:
     """The job of keyed-sum, for whoever measures it."""
     rows = it.read(connectors.Generator(it.options.events, keyed_data.make_rows, keyed_data.SCHEMA))
     sums = rows.key_by("key").agg(total=weir.sum("value"), uid="sum")
@@ -86,10 +86,10 @@ def run_sums(it: Bench) -> Run:
     return it.run()
 
 
-def wrong_sums(run: Run, events: int) -> int:
+def wrong_sums(run: FinishedJob, events: int) -> int:
     """How many keys have another last committed sum than the true one."""
     return int(np.count_nonzero(keyed_data.committed_sums(run.epochs) != keyed_data.true_sums(events)))
 
 
-def rows_out(run: Run) -> int:
+def rows_out(run: FinishedJob) -> int:
     return int(sum(epoch.arrays["rows"][0] for epoch in run.epochs))

@@ -16,7 +16,7 @@ import pyarrow as pa
 from weir import ValueState, connectors
 from weir.bench import keyed_data
 from weir.bench.epochs import Arrays, Epoch
-from weir.bench.harness import Options, Report, bench
+from weir.bench.harness import BenchOptions, BenchReport, bench
 from weir.connectors.generator import SPLITS
 
 RATE_PER_S = 10_000
@@ -37,7 +37,7 @@ def add_up(row: Any, state: Any) -> tuple[int, int, int]:
     return row.number, row.created_ns, state.total.value
 
 
-class Arrivals:
+class ArrivalTimes:
     """Keeps which row came when."""
 
     def __init__(self) -> None:
@@ -53,14 +53,14 @@ class Arrivals:
         return {"number": number, "created_ns": created_ns, "arrived_ns": arrived_ns}
 
 
-def run_latency(options: Options, rate_per_s: float = RATE_PER_S) -> Report:
+def run_latency(options: BenchOptions, rate_per_s: float = RATE_PER_S) -> BenchReport:
     with bench(options, "latency") as it:
         rows = it.read(connectors.Generator(options.events, make_rows, SCHEMA, rate=rate_per_s))
         total = ValueState("long", default=0)
         sums = rows.key_by("key").process(
             add_up, "number long, created_ns long, total long", state={"total": total}, uid="sum"
         )
-        sums.write(it.sink(Arrivals), uid="sink")
+        sums.write(it.sink(ArrivalTimes), uid="sink")
         run = it.run()
         number, created_ns, arrived_ns = (column(run.epochs, c) for c in ("number", "created_ns", "arrived_ns"))
         lost, duplicated = lost_and_duplicated(number, options.events)

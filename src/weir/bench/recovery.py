@@ -15,7 +15,7 @@ import pyarrow as pa
 from weir import ValueState, connectors
 from weir.bench import keyed_data
 from weir.bench.epochs import Arrays, Epoch
-from weir.bench.harness import Bench, Options, Report, Run, await_until, bench, kill_a_worker
+from weir.bench.harness import Bench, BenchOptions, BenchReport, FinishedJob, await_until, bench, kill_a_worker
 from weir.bench.latency import column, lost_and_duplicated
 from weir.runtime.driver.notices import AttemptFailed, AttemptRunning, CheckpointSucceeded
 
@@ -47,7 +47,7 @@ class Numbered(keyed_data.LastSums):
         return {**super().take(), "number": numbers}
 
 
-def run_recovery(options: Options, kills: int = 3) -> Report:
+def run_recovery(options: BenchOptions, kills: int = 3) -> BenchReport:
     with bench(options, "recovery") as it:
         generator = connectors.Generator(
             options.events, keyed_data.make_numbered_rows, keyed_data.NUMBERED_SCHEMA, rate=RATE_PER_S
@@ -97,7 +97,7 @@ def _completed(it: Bench) -> int:
     return completed
 
 
-def recovered_s(run: Run, killed_s: float) -> float:
+def recovered_s(run: FinishedJob, killed_s: float) -> float:
     """When the first checkpoint of the next attempt was committed by all subtasks that had rows in it."""
     before = max((e.attempt for e in run.epochs if e.committed_ns / 1e9 <= killed_s), default=0)
     later: list[Epoch] = [epoch for epoch in run.epochs if epoch.attempt > before]
@@ -105,7 +105,7 @@ def recovered_s(run: Run, killed_s: float) -> float:
     return max(epoch.committed_ns for epoch in later if epoch.checkpoint == first) / 1e9
 
 
-def summary(seconds: list[float], run: Run) -> dict[str, Any]:
+def summary(seconds: list[float], run: FinishedJob) -> dict[str, Any]:
     """Median and maximum, and what part of it was waiting for Spark to notice and for the tasks to run again."""
     running = [n.recovery_ms for _, n in run.notices if isinstance(n, AttemptRunning)]
     again = [ms for ms in running if ms is not None]

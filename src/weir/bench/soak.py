@@ -21,7 +21,7 @@ import weir
 from weir import connectors
 from weir.api.job import ENDED
 from weir.bench import keyed_data, windows
-from weir.bench.harness import Bench, Options, Report, bench
+from weir.bench.harness import Bench, BenchOptions, BenchReport, bench
 from weir.bench.interval_join import joined
 from weir.bench.plot import Series, line_plot
 from weir.errors import ConfigError
@@ -59,7 +59,7 @@ WORKLOADS: dict[str, Callable[[Bench], weir.Stream]] = {
 }
 
 
-def run_soak(options: Options, workload: str = "keyed-sum", *, minutes: float, plot: Path) -> Report:
+def run_soak(options: BenchOptions, workload: str = "keyed-sum", *, minutes: float, plot: Path) -> BenchReport:
     if workload not in WORKLOADS:
         raise ConfigError(f"soak: there is no workload {workload!r}; there are {', '.join(WORKLOADS)}")
     with bench(options, "soak") as it:
@@ -70,7 +70,7 @@ def run_soak(options: Options, workload: str = "keyed-sum", *, minutes: float, p
     plot.write_text(plot_of(samples, workload), encoding="utf-8")
     seconds = samples[-1].at_s - samples[0].at_s
     events = samples[-1].rows - samples[0].rows
-    return Report(
+    return BenchReport(
         workload=f"soak-{workload}",
         events=events,
         seconds=round(seconds, 1),

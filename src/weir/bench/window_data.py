@@ -51,7 +51,7 @@ def digest(keys: Numbers, starts_us: Numbers, ends_us: Numbers, counts: Numbers)
     return mixed.view(np.int64)
 
 
-class Results:
+class ResultDigests:
     """The sum of the digests of results, how many there were, and how many rows they count."""
 
     def __init__(self) -> None:

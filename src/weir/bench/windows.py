@@ -13,7 +13,7 @@ import numpy as np
 import weir
 from weir import connectors
 from weir.bench import window_data
-from weir.bench.harness import Bench, Options, Report, bench
+from weir.bench.harness import Bench, BenchOptions, BenchReport, bench
 from weir.bench.keyed_data import Numbers
 from weir.bench.window_data import TimedRows
 
@@ -33,19 +33,19 @@ WORKLOADS: dict[str, tuple[int, Any]] = {
 """How far rows are apart, and what windows they are counted in."""
 
 
-def run_window(options: Options) -> Report:
+def run_window(options: BenchOptions) -> BenchReport:
     size_us = 10 * _SECOND_US
     rows = TimedRows(WINDOW_STEP_US)
     return _run(options, "window", window_data.true_windows(options.events, rows, size_us=size_us, slide_us=size_us))
 
 
-def run_sliding(options: Options) -> Report:
+def run_sliding(options: BenchOptions) -> BenchReport:
     rows = TimedRows(WINDOW_STEP_US)
     true = window_data.true_windows(options.events, rows, size_us=60 * _SECOND_US, slide_us=10 * _SECOND_US)
     return _run(options, "sliding", true)
 
 
-def run_session(options: Options) -> Report:
+def run_session(options: BenchOptions) -> BenchReport:
     rows = TimedRows(SESSION_STEP_US)
     true = window_data.true_sessions(options.events, rows, gap_us=2 * _SECOND_US)
     return _run(options, "session", true)
@@ -59,9 +59,9 @@ def counted(it: Bench, workload: str, events: int | None) -> weir.Stream:
     return timed.key_by("key").window(windows).agg(n=weir.count(), uid="window")
 
 
-def _run(options: Options, name: str, true: Numbers) -> Report:
+def _run(options: BenchOptions, name: str, true: Numbers) -> BenchReport:
     with bench(options, name) as it:
-        counted(it, name, options.events).write(it.sink(window_data.Results), uid="sink")
+        counted(it, name, options.events).write(it.sink(window_data.ResultDigests), uid="sink")
         run = it.run()
         found = window_data.committed(run.epochs)
         return it.report(

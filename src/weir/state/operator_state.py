@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from weir.errors import CheckpointError
 from weir.snapshot.messages import Json, StatePart
-from weir.state.declared.cells import Cells, Layers, View
+from weir.state.declared.cells import Cells, CellsView, Layers
 from weir.state.declared.container_handles import CellList, CellMap, GuardedMap
 from weir.state.declared.cursor import KeyCursor
 from weir.state.declared.forms import key_form
@@ -40,7 +40,7 @@ class OperatorStates:
     """The operator states of one function in one subtask; `handles` by attribute."""
 
     def __init__(self, declared: Mapping[str, OperatorState]) -> None:
-        self._states = {state.name or "": _State(state) for state in declared.values()}
+        self._states = {state.name or "": _Declared(state) for state in declared.values()}
         self.handles = {attribute: self._states[state.name or ""].handle for attribute, state in declared.items()}
 
     @property
@@ -68,7 +68,7 @@ def operator_layout(state: OperatorState) -> TableLayout:
     return TableLayout(keys, shape_of(state), keyed=False)
 
 
-class _State:
+class _Declared:
     """One operator state: the cells of a keyed one, with a single key."""
 
     def __init__(self, state: OperatorState) -> None:
@@ -84,7 +84,7 @@ class _State:
 
     def freeze(self) -> FrozenState:
         self._layers.tidy(1, lambda key: None)
-        return _Frozen(self._layers.freeze(), self._layout, self._redistribute)
+        return _FrozenCells(self._layers.freeze(), self._layout, self._redistribute)
 
     def restore(self, restored: RestoredState) -> None:
         # Nothing expires here, so that no clock is needed.
@@ -110,8 +110,8 @@ def _handle(state: OperatorState) -> CellList | CellMap:
     raise TypeError(f"{state!r} is no operator state")
 
 
-class _Frozen(FrozenState):
-    def __init__(self, view: View, layout: TableLayout, redistribute: str) -> None:
+class _FrozenCells(FrozenState):
+    def __init__(self, view: CellsView, layout: TableLayout, redistribute: str) -> None:
         self._view = view
         self._layout = layout
         self._redistribute = redistribute

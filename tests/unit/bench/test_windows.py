@@ -33,7 +33,7 @@ def found(windows: object) -> Numbers:
     stream = weir.Environment(parallelism=1).read(connectors.Collection(frame()), uid="rows")
     stream = stream.with_watermarks(weir.bounded_disorder("ts", "1s"))
     table = collect_local(stream.key_by("key").window(windows).agg(n=weir.count()))  # type: ignore[arg-type]
-    results = window_data.Results()
+    results = window_data.ResultDigests()
     for batch in table.to_batches():
         results.add(batch, 0)
     return results.take()["sums"]

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 import weir
 from weir.bench.epochs import Arrays, Epoch
-from weir.bench.harness import Options, Report, bench
+from weir.bench.harness import BenchOptions, BenchReport, bench
 from weir.bench.nexmark.answers import ANSWERS, Answer
 from weir.bench.nexmark.events import Digests, Events, digests
 from weir.errors import ConfigError
@@ -48,12 +48,12 @@ def query_page(name: str) -> ModuleType:
     raise ConfigError(f"nexmark: the page of {name}, examples/nexmark/{name}.py, is not installed")
 
 
-def run_nexmark(options: Options, query: str, *, per_second: int = PER_SECOND) -> Report:
+def run_nexmark(options: BenchOptions, query: str, *, per_second: int = PER_SECOND) -> BenchReport:
     page, answer = query_page(query), ANSWERS[query]
     with bench(options, f"nexmark-{query}") as it:
         found = build(page, it.environment, options.events, directory=it.directory, events_per_second=per_second)
         columns = tuple(name for name in found.columns if answer.weight is None or not name.startswith("window_"))
-        fold = partial(Updates, answer.keys) if answer.keys else partial(Rows, columns, answer.weight)
+        fold = partial(Updates, answer.keys) if answer.keys else partial(RowDigests, columns, answer.weight)
         found.write(it.sink(fold), uid="sink")
         run = it.run()
         committed = (last_updates if answer.keys else sum_of_rows)(run.epochs)
@@ -90,7 +90,7 @@ def _summary(rows: pl.DataFrame, weight: str | None) -> Summary:
     return _sum(digests(rows.drop(weight)) * weights), _sum(weights)
 
 
-class Rows:
+class RowDigests:
     """Sums up the digests of rows, and counts them; with `weight`, each as often as that column says."""
 
     def __init__(self, columns: Sequence[str], weight: str | None = None) -> None:

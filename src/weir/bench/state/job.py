@@ -26,7 +26,7 @@ from weir import connectors
 from weir.api.job import ENDED
 from weir.api.state_table import state_tables
 from weir.bench.epochs import Arrays, FoldSink
-from weir.bench.harness import Options, Show, bench
+from weir.bench.harness import BenchOptions, Show, bench
 from weir.errors import WeirError
 from weir.ids import Uid
 from weir.runtime.storage.savepoints import origin_at
@@ -181,7 +181,7 @@ class StateJob:
 @contextmanager
 def state_job(options: StateOptions, name: str) -> Iterator[StateJob]:
     """A state job in a fresh directory; cancelled and removed afterwards."""
-    with bench(Options(events=0, work=options.work), name) as place:
+    with bench(BenchOptions(events=0, work=options.work), name) as place:
         job = StateJob(options, place.directory, name)
         try:
             yield job

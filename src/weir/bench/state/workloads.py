@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.bench.epochs import read_epochs
-from weir.bench.harness import Report, kill_a_worker
+from weir.bench.harness import BenchReport, kill_a_worker
 from weir.bench.state.job import SIGNAL_ROWS, StateJob, StateOptions, state_job
 from weir.bench.stolen import StolenTime
 from weir.runtime.driver.notices import AttemptRunning
@@ -32,7 +32,7 @@ SETTLED_SHARE = 0.1
 Times = npt.NDArray[np.int64]
 
 
-def run_updates(options: StateOptions, *, seconds: float) -> Report:
+def run_updates(options: StateOptions, *, seconds: float) -> BenchReport:
     """Row-wise updates of random keys, and how much memory the workers take."""
     with state_job(options, "state-updates") as job, MemoryWatch(job) as memory:
         job.fill()
@@ -54,7 +54,7 @@ def run_updates(options: StateOptions, *, seconds: float) -> Report:
         )
 
 
-def run_pause(options: StateOptions) -> Report:
+def run_pause(options: StateOptions) -> BenchReport:
     """How long a checkpoint of much state holds the stream, and what it costs while it is written.
 
     The gap is the longest time between two batches that reach the sink of the same subtask. The undisturbed one is the
@@ -95,7 +95,7 @@ def run_pause(options: StateOptions) -> Report:
         )
 
 
-def run_incremental(options: StateOptions, *, share: float) -> Report:
+def run_incremental(options: StateOptions, *, share: float) -> BenchReport:
     """What a checkpoint uploads after a share of the keys has changed, of what a whole one does."""
     with state_job(replace(options, hot_share=share), "state-incremental") as job:
         job.fill()
@@ -118,7 +118,7 @@ def run_incremental(options: StateOptions, *, share: float) -> Report:
         )
 
 
-def run_restore(options: StateOptions) -> Report:
+def run_restore(options: StateOptions) -> BenchReport:
     """How long a restart takes with much state, when the host has a copy of it."""
     with state_job(replace(options, local_recovery=True), "state-restore") as job:
         job.fill()
@@ -143,7 +143,7 @@ def run_restore(options: StateOptions) -> Report:
         )
 
 
-def run_rescale(options: StateOptions, *, steps: tuple[int, ...] = (4, 3)) -> Report:
+def run_rescale(options: StateOptions, *, steps: tuple[int, ...] = (4, 3)) -> BenchReport:
     """Rescale a running job in place; afterwards no update is lost and none counted twice."""
     with state_job(options, "state-rescale") as job:
         job.fill()
@@ -200,8 +200,8 @@ class MemoryWatch:
             self.most_bytes = max([self.most_bytes, *map(_resident_bytes, self._job.handle.process_ids)])
 
 
-def _report(workload: str, job: StateJob, *, seconds: float, events: int, verified: bool, **more: Any) -> Report:
-    return Report(
+def _report(workload: str, job: StateJob, *, seconds: float, events: int, verified: bool, **more: Any) -> BenchReport:
+    return BenchReport(
         workload=workload,
         events=events,
         seconds=round(seconds, 3),

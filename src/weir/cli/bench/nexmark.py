@@ -38,13 +38,13 @@ def bench_nexmark(
 
     **Example:** `weir bench nexmark --query q5 --events 100000000 --json`
     """
-    from weir.bench.harness import Options
+    from weir.bench.harness import BenchOptions
     from weir.bench.nexmark.workload import run_nexmark
 
     every = None if checkpoint_every == "off" else checkpoint_every
     run_workload(
         lambda given: run_nexmark(given, query, per_second=events_per_second),
-        lambda: Options(events=events, parallelism=parallelism, checkpoint_every=every, work=work),
+        lambda: BenchOptions(events=events, parallelism=parallelism, checkpoint_every=every, work=work),
         json=json,
         master=master,
         debug=debug,

@@ -14,13 +14,13 @@ import typer
 from weir.cli.failures import FAILED, error_console, readable_errors
 
 if TYPE_CHECKING:
-    from weir.bench.harness import Report
+    from weir.bench.harness import BenchReport
 
 Given = TypeVar("Given", bound=Any)
 
 
 def run_workload(
-    workload: Callable[[Given], Report],
+    workload: Callable[[Given], BenchReport],
     options: Callable[[], Given],
     *,
     json: bool,
@@ -45,7 +45,7 @@ def run_workload(
         show_report(report, json=json)
 
 
-def show_report(*reports: Report, json: bool) -> None:
+def show_report(*reports: BenchReport, json: bool) -> None:
     """Print what was measured; exit code 1 when the workload found a result of its own wrong."""
     for report in reports:
         typer.echo(report.as_json()) if json else _show(report)
@@ -53,7 +53,7 @@ def show_report(*reports: Report, json: bool) -> None:
         raise typer.Exit(FAILED)
 
 
-def _show(report: Report) -> None:
+def _show(report: BenchReport) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -17,7 +17,7 @@ from weir.cli.commands import Commands
 from weir.cli.options import Debug, Parallelism
 
 if TYPE_CHECKING:
-    from weir.bench.harness import Report
+    from weir.bench.harness import BenchReport
     from weir.bench.state.job import StateOptions
 
 Keys = Annotated[int, typer.Option("--keys", "-k", min=1_000, help="How many keys, each with 100 bytes.")]
@@ -143,7 +143,7 @@ def rescale(
 
 
 def _run(
-    workload: Callable[[StateOptions], Report],
+    workload: Callable[[StateOptions], BenchReport],
     given: tuple[int, str, str, str, int, str | None],
     *,
     json: bool,

@@ -22,7 +22,7 @@ from weir.cli.commands import Commands
 from weir.cli.options import Debug, Parallelism
 
 if TYPE_CHECKING:
-    from weir.bench.harness import Options, Report
+    from weir.bench.harness import BenchOptions, BenchReport
 
 
 def bench_application() -> typer.Typer:
@@ -332,20 +332,27 @@ def bench_soak(
     )
 
 
-def _perhaps_with_tls(workload: Callable[[Options], Report], tls: bool) -> Callable[[Options], Report]:
+def _perhaps_with_tls(
+    workload: Callable[[BenchOptions], BenchReport], tls: bool
+) -> Callable[[BenchOptions], BenchReport]:
     from weir.bench.encrypted import run_with_tls
 
     return (lambda options: run_with_tls(workload, options)) if tls else workload
 
 
-def _options(events: int, parallelism: int, checkpoint_every: str, *, work: str | None) -> Options:
-    from weir.bench.harness import Options
+def _options(events: int, parallelism: int, checkpoint_every: str, *, work: str | None) -> BenchOptions:
+    from weir.bench.harness import BenchOptions
 
     every = None if checkpoint_every == "off" else checkpoint_every
-    return Options(events=events, parallelism=parallelism, checkpoint_every=every, work=work)
+    return BenchOptions(events=events, parallelism=parallelism, checkpoint_every=every, work=work)
 
 
 def _bench(
-    workload: Callable[[Options], Report], options: Options, *, json: bool, master: str | None, debug: bool
+    workload: Callable[[BenchOptions], BenchReport],
+    options: BenchOptions,
+    *,
+    json: bool,
+    master: str | None,
+    debug: bool,
 ) -> None:
     run_workload(workload, lambda: options, json=json, master=master, debug=debug)

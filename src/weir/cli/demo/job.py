@@ -22,7 +22,7 @@ from weir import connectors
 from weir.api.job import ENDED
 from weir.bench.wrapped import WrappedReader, WrappedSource
 from weir.cli.demo.check import Verdict, verify
-from weir.cli.demo.words import WORDS_PER_LINE, Lines
+from weir.cli.demo.words import WORDS_PER_LINE, MakeLines
 from weir.cli.progress import Progress, rate
 from weir.errors import ConfigError
 from weir.operators.source import Source, SourceReader
@@ -113,7 +113,7 @@ def run_demo(options: DemoOptions, console: Console) -> bool:
     finally:
         progress.close()
     console.print("Verifying what was committed …", highlight=False)
-    verdict = verify(sink.path, Lines().true_counts(options.lines))
+    verdict = verify(sink.path, MakeLines().true_counts(options.lines))
     _report(console, options, timeline=timeline, verdict=verdict, directory=directory)
     console.print("Once more, as fast as it goes …", highlight=False)
     full = full_speed(options)
@@ -156,7 +156,7 @@ def full_speed(options: DemoOptions, words: int = FULL_SPEED_WORDS) -> FullSpeed
             job.cancel()
             raise
         seconds = time.monotonic() - started_s
-        return FullSpeed(words, seconds, verify(sink.path, Lines().true_counts(unpaced.lines)))
+        return FullSpeed(words, seconds, verify(sink.path, MakeLines().true_counts(unpaced.lines)))
 
 
 def word_count(options: DemoOptions, directory: Path) -> tuple[weir.Environment, connectors.FileSink]:
@@ -167,7 +167,7 @@ def word_count(options: DemoOptions, directory: Path) -> tuple[weir.Environment,
         restart=weir.FixedDelay(attempts=5, delay=0),
         name="demo",
     )
-    generator = connectors.Generator(options.lines, Lines(), "line string", rate=options.lines_per_s)
+    generator = connectors.Generator(options.lines, MakeLines(), "line string", rate=options.lines_per_s)
     lines = environment.read(Placed(generator, options.lines), uid="lines")
     words = lines.map_batches(split_into_words, "word string", kind="polars", uid="words")
     counts = words.key_by("word").agg(n=weir.count(), uid="counts")

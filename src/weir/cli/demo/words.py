@@ -37,7 +37,7 @@ def vocabulary() -> pa.StringArray:
     return pa.array(dict.fromkeys(words), pa.string())
 
 
-class Lines:
+class MakeLines:
     """Makes lines from their numbers; a picklable function for the generator."""
 
     def __init__(self) -> None:

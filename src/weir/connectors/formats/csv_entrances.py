@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from weir.connectors.formats.csv_records import BYTE_ORDER_MARK, RECORD_START, Quotes, RecordEnds, Side
+from weir.connectors.formats.csv_records import BYTE_ORDER_MARK, RECORD_START, Quotes, QuoteSide, RecordEnds
 from weir.connectors.formats.line_blocks import (
     BLOCK_BYTES,
     LINE_BYTES_MAX,
@@ -32,12 +32,12 @@ class CsvEntrances:
     def __init__(self) -> None:
         self._file, self._offset, self._side = "", 0, RECORD_START
 
-    def know(self, file: str, offset: int, side: Side = RECORD_START) -> None:
+    def know(self, file: str, offset: int, side: QuoteSide = RECORD_START) -> None:
         """At this byte of a file, things stand like this."""
         if file != self._file or offset > self._offset:
             self._file, self._offset, self._side = file, offset, side
 
-    def known(self, file: str, offset: int) -> tuple[int, Side]:
+    def known(self, file: str, offset: int) -> tuple[int, QuoteSide]:
         """The last place not behind `offset` that is known."""
         if file != self._file or self._offset > offset:
             return 0, RECORD_START

@@ -26,7 +26,7 @@ _QUOTE, _NEWLINE, _RETURN = b'"'[0], b"\n"[0], b"\r"[0]
 
 
 @dataclass(frozen=True)
-class Side:
+class QuoteSide:
     """Where a place of a file lies: inside of quotes or outside, and what stands before it."""
 
     inside: bool = False
@@ -35,7 +35,7 @@ class Side:
     """The byte before is a quote that closed a value."""
 
 
-RECORD_START = Side()
+RECORD_START = QuoteSide()
 
 
 class Quotes:
@@ -45,7 +45,7 @@ class Quotes:
         self._begins_value = np.zeros(256, np.bool_)
         self._begins_value[[ord(delimiter), _NEWLINE, _RETURN]] = True
 
-    def turns(self, data: bytes, side: Side) -> tuple[Ints, Side]:
+    def turns(self, data: bytes, side: QuoteSide) -> tuple[Ints, QuoteSide]:
         """The places of the quotes that change sides in a piece that begins on `side`, and the side behind it."""
         if not data:
             return np.empty(0, np.int64), side
@@ -57,9 +57,9 @@ class Quotes:
             turns = self._those_that_turn(data, turns, side)
         inside = side.inside ^ bool(len(turns) & 1)
         closed = not inside and len(turns) > 0 and int(turns[-1]) == len(data) - 1
-        return turns, Side(inside, data[-1], closed)
+        return turns, QuoteSide(inside, data[-1], closed)
 
-    def _all_turn(self, content: npt.NDArray[Any], quotes: Ints, side: Side) -> bool:
+    def _all_turn(self, content: npt.NDArray[Any], quotes: Ints, side: QuoteSide) -> bool:
         """Whether each quote that would open a value stands at the beginning of one, or behind one that closed."""
         opening = quotes[1 if side.inside else 0 :: 2]
         if len(opening) and opening[0] == 0:
@@ -70,7 +70,7 @@ class Quotes:
         # By turns, the quote before an opening one has closed a value.
         return bool((self._begins_value[before] | (before == _QUOTE)).all())
 
-    def _those_that_turn(self, data: bytes, quotes: Ints, side: Side) -> Ints:
+    def _those_that_turn(self, data: bytes, quotes: Ints, side: QuoteSide) -> Ints:
         """One quote after the other: some are plain characters."""
         turns = []
         inside, closed_at = side.inside, -1 if side.closed else -2
@@ -92,7 +92,7 @@ class RecordEnds:
         self._quotes = quotes
         self.restart(0)
 
-    def restart(self, offset: int, side: Side = RECORD_START) -> None:
+    def restart(self, offset: int, side: QuoteSide = RECORD_START) -> None:
         """The buffer begins anew, at this byte of the file."""
         self._side = side
         self._begins_inside = side.inside

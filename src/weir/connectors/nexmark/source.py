@@ -157,12 +157,12 @@ class NexmarkRows:
         self.columns = tuple(columns)
         self.schema = pa.schema([SCHEMAS[table].field(name) for name in columns])
         self._make = {"person": _Person, "auction": _Auction, "bid": _Bid}[table]
-        self._step = _Step(events_per_second)
+        self._event_times = _EventTimes(events_per_second)
         texts = [field.name for field in self.schema if field.type == _TEXT]
         self._texts = PoolSlices(table, texts) if texts else None
 
     def __call__(self, numbers: Numbers) -> pa.RecordBatch:
-        rows = self._make(numbers, self._step)
+        rows = self._make(numbers, self._event_times)
         texts = {} if self._texts is None else self._texts(numbers)
         arrays = [texts[field.name] if field.name in texts else _column(rows, field) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -179,7 +179,7 @@ def _column(rows: Any, field: pa.Field) -> pa.Array:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _EventTimes:
     """How event time follows from the number of an event."""
 
     events_per_second: int
@@ -201,14 +201,14 @@ class _Step:
         return max(2 * (AUCTIONS_OPEN * EPOCH // AUCTIONS) * 1_000_000 // self.events_per_second, 1)
 
 
-class _Rows:
+class _Columns:
     """Columns as properties, so that only what is asked for is made."""
 
     salt = 0
 
-    def __init__(self, numbers: Numbers, step: _Step) -> None:
+    def __init__(self, numbers: Numbers, event_times: _EventTimes) -> None:
         self._numbers = numbers
-        self._step = step
+        self._event_times = event_times
         self._drawn: dict[int, Bits] = {}
 
     def _bits(self, which: int) -> Bits:
@@ -224,7 +224,7 @@ class _Rows:
         return bits
 
 
-class _Person(_Rows):
+class _Person(_Columns):
     salt = 1
 
     @property
@@ -233,10 +233,10 @@ class _Person(_Rows):
 
     @property
     def date_time(self) -> Numbers:
-        return self._step.times(self._numbers * EPOCH)
+        return self._event_times.times(self._numbers * EPOCH)
 
 
-class _Auction(_Rows):
+class _Auction(_Columns):
     salt = 11
 
     @property
@@ -247,11 +247,11 @@ class _Auction(_Rows):
     def date_time(self) -> Numbers:
         rounds = self._numbers // AUCTIONS
         # r // 3 * 50 + 1 + r % 3
-        return self._step.times(rounds * (EPOCH - AUCTIONS) + self._numbers + PERSONS)
+        return self._event_times.times(rounds * (EPOCH - AUCTIONS) + self._numbers + PERSONS)
 
     @property
     def expires(self) -> Numbers:
-        return self.date_time + (_below(self._bits(0) >> np.uint64(32), self._step.auction_us_max) + 1)
+        return self.date_time + (_below(self._bits(0) >> np.uint64(32), self._event_times.auction_us_max) + 1)
 
     @property
     def initial_bid(self) -> Numbers:
@@ -270,11 +270,11 @@ class _Auction(_Rows):
         return _below(self._bits(0) & _LOW, CATEGORIES) + FIRST_CATEGORY
 
 
-class _Bid(_Rows):
+class _Bid(_Columns):
     salt = 21
 
-    def __init__(self, numbers: Numbers, step: _Step) -> None:
-        super().__init__(numbers, step)
+    def __init__(self, numbers: Numbers, event_times: _EventTimes) -> None:
+        super().__init__(numbers, event_times)
         self._rounds = numbers // BIDS
 
     @property
@@ -283,7 +283,7 @@ class _Bid(_Rows):
         events = self._rounds * (EPOCH - BIDS)
         events += self._numbers
         events += PERSONS + AUCTIONS
-        return self._step.times(events)
+        return self._event_times.times(events)
 
     @property
     def auction(self) -> Numbers:

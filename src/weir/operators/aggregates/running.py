@@ -19,7 +19,7 @@ from weir.operators.aggregates.base import Aggregate
 from weir.operators.aggregates.frames import distinct
 from weir.operators.aggregates.layout import AggregateLayout, check_same_columns, output_of
 from weir.operators.aggregates.partial import PartialOperator
-from weir.operators.aggregates.state import KeyedState, PassingState, in_batches
+from weir.operators.aggregates.state import KeyedAccumulators, PassingState, in_batches
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.user_code import operator_label
 from weir.state.frozen import CheckedState
@@ -98,7 +98,7 @@ class RunningAggregateOperator(Operator):
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
-        self._state = KeyedState(self._layout, context)
+        self._state = KeyedAccumulators(self._layout, context)
         if restored is not None and STATE in restored.states:
             self._state.restore(CheckedState(restored.states[STATE], self._checked))
 

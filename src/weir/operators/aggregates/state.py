@@ -21,7 +21,7 @@ from weir.operators.aggregates.slot_store import SlotStore, store_for
 from weir.operators.base import OperatorContext
 from weir.operators.user_code import operator_label, user_code_error
 from weir.state.columns.growing import grown
-from weir.state.columns.slots import SlotHistory
+from weir.state.columns.slots import SlotChanges
 from weir.state.frozen import KEY_GROUP_COLUMN, FrozenState, RestoredState
 from weir.state.keys.index import KeyIndex
 from weir.state.keys.xxhash64 import Ints
@@ -96,14 +96,14 @@ class Accumulators:
             kernel.clear()
 
 
-class KeyedState:
+class KeyedAccumulators:
     """The accumulators of every key that was ever seen."""
 
     def __init__(self, layout: AggregateLayout, context: OperatorContext) -> None:
         self._layout = layout
         self._index = KeyIndex(layout.key_schema)
         self._accumulators = Accumulators(layout, context, shows_every_row=True)
-        self._history = SlotHistory(
+        self._changes = SlotChanges(
             layout.stored,
             keys=len(layout.keys),
             max_parallelism=context.max_parallelism,
@@ -123,7 +123,7 @@ class KeyedState:
         if self._store is not None:
             self._merge_stored(self._store, slots, self._accumulators.lift(batch))
             return slots
-        with self._history.changing(slots, len(self._index)):
+        with self._changes.changing(slots, len(self._index)):
             self._accumulators.add_rows(batch, slots, count=len(self._index))
         return slots
 
@@ -134,7 +134,7 @@ class KeyedState:
         if self._store is not None:
             self._merge_stored(self._store, slots, columns[width:])
             return slots
-        with self._history.changing(slots, len(self._index)):
+        with self._changes.changing(slots, len(self._index)):
             self._accumulators.merge(columns[width:], slots, count=len(self._index))
         return slots
 
@@ -148,7 +148,7 @@ class KeyedState:
         if self._store is not None:
             self._store.write(self._stored)
             return self._store.freeze()
-        return self._history.freeze(self._index.freeze())
+        return self._changes.freeze(self._index.freeze())
 
     def restore(self, state: RestoredState) -> None:
         """Take over tables of the stored schema."""
@@ -158,7 +158,7 @@ class KeyedState:
         for table in state.tables():
             for batch in table.drop_columns([KEY_GROUP_COLUMN]).to_batches(max_chunksize=BATCH_ROWS_MAX):
                 self.merge(batch)
-        self._history.restored(state)
+        self._changes.restored(state)
 
     def settle(self) -> None:
         """Nobody holds slots now: make room, if it is needed."""

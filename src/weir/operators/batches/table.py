@@ -23,7 +23,7 @@ from weir.operators.base import OperatorContext
 from weir.operators.batches.expiry import TOUCHED, Expiry, expiry_for
 from weir.state.columns.growing import grown
 from weir.state.columns.key_order import group_sorted, stable_order
-from weir.state.columns.slots import SlotHistory
+from weir.state.columns.slots import SlotChanges
 from weir.state.declared.base import Ttl
 from weir.state.frozen import GONE_COLUMN, KEY_GROUP_COLUMN, FrozenState, RestoredState
 from weir.state.keys.index import KeyIndex
@@ -140,8 +140,8 @@ class SlotTable:
             for batch in rows.to_batches(max_chunksize=BATCH_ROWS):
                 slots = self._slots.find(batch.columns[1 : 1 + width])
                 self._slots.write(slots, batch.columns[1 + width :])
-        if complete and self._slots.history is not None:
-            self._slots.history.restored(state)
+        if complete and self._slots.changes is not None:
+            self._slots.changes.restored(state)
 
     def _tidy(self, rows: int) -> None:
         """Make room, in proportion to the rows that come in."""
@@ -220,11 +220,11 @@ class _Slots:
         self.gone: npt.NDArray[np.bool_] = np.ones(1_024, np.bool_)
         self.count = 0
         self.forgotten = 0
-        self.history: SlotHistory | None = None
+        self.changes: SlotChanges | None = None
         """What snapshots need to know, if they are made of these slots."""
         if tracked:
             keys = len(layout.key_schema)
-            self.history = SlotHistory(
+            self.changes = SlotChanges(
                 layout.stored, keys=keys, max_parallelism=layout.max_parallelism, read=self._stored
             )
 
@@ -270,12 +270,12 @@ class _Slots:
         return self.keys(slots), self.values(slots)
 
     def freeze(self) -> FrozenState:
-        assert self.history is not None
-        return self.history.freeze(self._index.freeze())
+        assert self.changes is not None
+        return self.changes.freeze(self._index.freeze())
 
     def rebuilt(self) -> _Slots:
         """The same without what is forgotten."""
-        twin = _Slots(self._layout, tracked=self.history is not None)
+        twin = _Slots(self._layout, tracked=self.changes is not None)
         kept = np.flatnonzero(~self.gone[: self.count])
         for start in range(0, len(kept), BATCH_ROWS):
             slots = kept[start : start + BATCH_ROWS]
@@ -300,8 +300,8 @@ class _Slots:
 
     @contextmanager
     def _changing(self, slots: Ints) -> Iterator[None]:
-        if self.history is None:
+        if self.changes is None:
             yield
         else:
-            with self.history.changing(slots, self.count):
+            with self.changes.changing(slots, self.count):
                 yield

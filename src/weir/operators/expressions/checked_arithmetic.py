@@ -17,7 +17,17 @@ import pyarrow as pa
 
 from weir.operators.expressions.integer_operations import BINARY, SUM, SUM_WITH_NULLS, UNARY, Range, range_in
 from weir.operators.expressions.separable import columns_read, is_wild
-from weir.operators.expressions.wrapped_rows import Branch, Check, Every, Operand, Operation, Replaced, Run, Side, Sides
+from weir.operators.expressions.wrapped_rows import (
+    Branch,
+    Check,
+    Every,
+    Findings,
+    Operand,
+    Operation,
+    Replaced,
+    Side,
+    Sides,
+)
 
 _CHECKS_KEPT_MAX = 512
 
@@ -30,11 +40,11 @@ class Checks:
 
     def run(self, frame: pl.DataFrame) -> None:
         """Raise DataError if an operation leaves its type in any row."""
-        run = Run(frame)
+        findings = Findings(frame)
         for check in self._checks:
-            rows = run.rows(check)
+            rows = findings.rows(check)
             if rows is not None:
-                raise run.error(check, int(rows.argmax()))
+                raise findings.error(check, int(rows.argmax()))
 
 
 class _ById:

@@ -47,7 +47,7 @@ class _Exact:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _ByRow:
     """What is computed row by row."""
 
     expression: pl.Expr
@@ -60,7 +60,7 @@ class GroupChecks:
         empty = pl.DataFrame(schema.empty_table())
         found = [check for one in expressions if not is_wild(one) for check in _found(one, empty, None)]
         self._schema = schema
-        self._rows = [check.expression for check in found if isinstance(check, _Rows)]
+        self._rows = [check.expression for check in found if isinstance(check, _ByRow)]
         self._exact = [check for check in found if isinstance(check, _Exact)]
 
     def run(self, frame: pl.DataFrame, group: str) -> None:
@@ -91,11 +91,11 @@ def _is_small(check: _Exact, frame: pl.DataFrame) -> bool:
     return bool(check.low <= low * frame.height and high * frame.height <= check.high)
 
 
-def _found(expression: pl.Expr, empty: pl.DataFrame, guard: pl.Expr | None) -> Iterator[_Exact | _Rows]:
+def _found(expression: pl.Expr, empty: pl.DataFrame, guard: pl.Expr | None) -> Iterator[_Exact | _ByRow]:
     """The operations inside an expression. `guard`: in which rows, or groups, what it comes to is used."""
     if _is_separable(expression):
         if guard is None:
-            yield _Rows(expression)
+            yield _ByRow(expression)
         return
     inputs = expression.meta.pop()[::-1]
     if len(inputs) == 1 or _binary_of(expression, inputs, _PASSED) is not None:
@@ -116,7 +116,7 @@ def _found(expression: pl.Expr, empty: pl.DataFrame, guard: pl.Expr | None) -> I
 
 def _in_branches(
     expression: pl.Expr, inputs: list[pl.Expr], empty: pl.DataFrame, guard: pl.Expr | None
-) -> Iterator[_Exact | _Rows]:
+) -> Iterator[_Exact | _ByRow]:
     then, otherwise, condition = inputs
     if not expression.meta.eq(pl.when(condition).then(then).otherwise(otherwise)):
         return

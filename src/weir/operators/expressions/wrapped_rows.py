@@ -91,7 +91,7 @@ class Replaced:
 Check: TypeAlias = "Operation | Every | Branch | Sides | Replaced"
 
 
-class Run:
+class Findings:
     """What is known of one frame. No rows are None."""
 
     def __init__(self, frame: pl.DataFrame) -> None:

@@ -99,7 +99,7 @@ class _Flight:
     result: Any = None
 
 
-class _Segment:
+class _Stretch:
     """The rows up to a watermark; None: it has not come yet."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class _MapAsync(WaitingOperator):
         self._spec = spec
         self._schema = schema
         self._reader = RowReader(schema)
-        self._segments = deque([_Segment()])
+        self._stretches = deque([_Stretch()])
         self._unstarted: deque[_Flight] = deque()
         self._started: dict[int, _Flight] = {}
         self._number = 0
@@ -137,13 +137,13 @@ class _MapAsync(WaitingOperator):
         self._take(batch)
 
     def watermark(self, time_us: int, out: Emit) -> int | None:
-        if not self._count and len(self._segments) == 1:
+        if not self._count and len(self._stretches) == 1:
             return time_us
-        if not self._segments[-1].flights and len(self._segments) > 1:
-            self._segments[-2].watermark_us = max(time_us, self._segments[-2].watermark_us or time_us)
+        if not self._stretches[-1].flights and len(self._stretches) > 1:
+            self._stretches[-2].watermark_us = max(time_us, self._stretches[-2].watermark_us or time_us)
         else:
-            self._segments[-1].watermark_us = time_us
-            self._segments.append(_Segment())
+            self._stretches[-1].watermark_us = time_us
+            self._stretches.append(_Stretch())
         return None
 
     def released(self) -> int | None:
@@ -156,7 +156,7 @@ class _MapAsync(WaitingOperator):
 
     @property
     def is_waiting(self) -> bool:
-        return bool(self._count) or len(self._segments) > 1
+        return bool(self._count) or len(self._stretches) > 1
 
     @property
     def wake_ms(self) -> float | None:
@@ -179,7 +179,7 @@ class _MapAsync(WaitingOperator):
             raise ProtocolViolation(f"{operator_label(self._context)}: the input has ended before the calls have")
 
     def freeze(self) -> Frozen:
-        flights = [flight for segment in self._segments for flight in segment.flights]
+        flights = [flight for stretch in self._stretches for flight in stretch.flights]
         return Frozen(states={STATE: _FrozenRows(self._schema, list(_batches(flights)))})
 
     def close(self) -> None:
@@ -190,7 +190,7 @@ class _MapAsync(WaitingOperator):
 
     def _take(self, batch: pa.RecordBatch) -> None:
         flights = [_Flight(row, batch, index) for index, row in enumerate(self._reader.read(batch, self._context))]
-        self._segments[-1].flights.extend(flights)
+        self._stretches[-1].flights.extend(flights)
         self._unstarted.extend(flights)
         self._count += len(flights)
         self._start()
@@ -224,9 +224,9 @@ class _MapAsync(WaitingOperator):
         raise user_code_error(result, self._context, row=flight.row) from None
 
     def _emit(self, out: Emit) -> None:
-        """What is out of the first segment, and its watermark when that is all. What follows waits for the next call:
+        """What is out of the first stretch, and its watermark when that is all. What follows waits for the next call:
         rows behind a watermark stay behind it."""
-        first = self._segments[0]
+        first = self._stretches[0]
         leaving: list[_Flight] = []
         if self._spec.ordered:
             while first.flights and first.flights[0].is_done:
@@ -247,7 +247,7 @@ class _MapAsync(WaitingOperator):
         self._has_more = not first.flights and first.watermark_us is not None
         if self._has_more:
             self._released_us = first.watermark_us
-            self._segments.popleft()
+            self._stretches.popleft()
 
 
 def _batches(flights: Sequence[_Flight]) -> Iterator[pa.RecordBatch]:

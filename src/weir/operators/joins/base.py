@@ -16,7 +16,7 @@ from weir.errors import DataError, PlanError, ProtocolViolation
 from weir.operators.aggregates.state import BATCH_ROWS_MAX
 from weir.operators.base import WATERMARK, Emit, Frozen, Operator, OperatorContext, Restored
 from weir.operators.joins.panes import RunPanes
-from weir.operators.joins.runs import Run
+from weir.operators.joins.runs import SortedRun
 from weir.operators.joins.side import JoinSide, gathered
 from weir.operators.user_code import operator_label
 from weir.snapshot.watermarks import NEVER_US
@@ -45,7 +45,7 @@ class Half:
             self._waiting.append(batch)
             self.waiting_rows += batch.num_rows
 
-    def take(self) -> list[Run]:
+    def take(self) -> list[SortedRun]:
         """What has just come, as runs."""
         batches, self._waiting, self.waiting_rows = self._waiting, [], 0
         return self.panes.runs_of(gathered(batches)) if batches else []
@@ -106,7 +106,7 @@ class BufferedJoin(Operator):
         """Which rows come too late; None: none does."""
         return times < self._watermark_us if int(times.min()) < self._watermark_us else None
 
-    def _take(self, new_left: Sequence[Run], new_right: Sequence[Run], out: Emit) -> None:
+    def _take(self, new_left: Sequence[SortedRun], new_right: Sequence[SortedRun], out: Emit) -> None:
         """Add new rows to the panes."""
         raise NotImplementedError(type(self).__name__)
 

@@ -25,7 +25,7 @@ from weir.operators.base import Emit, OperatorSpec
 from weir.operators.joins.base import LEFT, RIGHT, BufferedJoin, Half, Late, late_sides
 from weir.operators.joins.output import JoinLayout, Pieces
 from weir.operators.joins.panes import RunPanes, rows_verdict
-from weir.operators.joins.runs import Between, Run, matches
+from weir.operators.joins.runs import Between, SortedRun, matches
 from weir.operators.windows.event_time import AlignedWindows
 from weir.snapshot.watermarks import END_US, NEVER_US
 from weir.state.keys.hashing import take_rows
@@ -119,7 +119,7 @@ class IntervalJoinOperator(BufferedJoin):
             half.panes.drop_before(cut_us)
         return time_us if time_us in (NEVER_US, END_US) else time_us - self._held_back_us
 
-    def _take(self, new_left: Sequence[Run], new_right: Sequence[Run], out: Emit) -> None:
+    def _take(self, new_left: Sequence[SortedRun], new_right: Sequence[SortedRun], out: Emit) -> None:
         left, right = self._sides
         pieces = Pieces(out)
         # Each new row meets the old ones of the other side, and new ones meet once.
@@ -129,7 +129,7 @@ class IntervalJoinOperator(BufferedJoin):
         left.panes.add(new_left)
         pieces.flush()
 
-    def _join(self, half: _IntervalHalf, runs: Sequence[Run], other: _IntervalHalf, pieces: Pieces) -> None:
+    def _join(self, half: _IntervalHalf, runs: Sequence[SortedRun], other: _IntervalHalf, pieces: Pieces) -> None:
         for run in runs:
             first_us, last_us = run.first_us + half.partners.lower_us, run.last_us + half.partners.upper_us
             for partner in other.panes.between(first_us, last_us):

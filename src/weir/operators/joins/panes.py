@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from weir.errors import CheckpointError
 from weir.operators.base import OperatorContext, Restored
-from weir.operators.joins.runs import RATIO, Run, RunLayout, merge_runs
+from weir.operators.joins.runs import RATIO, RunLayout, SortedRun, merge_runs
 from weir.operators.joins.side import SETTLED, JoinSide
 from weir.operators.user_code import operator_label
 from weir.operators.windows.event_time import TimeWindows
@@ -38,7 +38,7 @@ class RunPanes:
         self.layout = RunLayout.of(side, panes.pane_us_max, is_left=is_left, settles=settles)
         self._windows = panes
         self._keeps_nulls = keeps_nulls
-        self._panes: dict[int, list[Run]] = {}
+        self._panes: dict[int, list[SortedRun]] = {}
         self._frozen = 0
         """How many runs were ever frozen."""
 
@@ -49,7 +49,7 @@ class RunPanes:
         """The starts of the panes that have rows."""
         return iter(list(self._panes))
 
-    def runs_of(self, batch: pa.RecordBatch) -> list[Run]:
+    def runs_of(self, batch: pa.RecordBatch) -> list[SortedRun]:
         """New rows as runs, one for each pane; they are not kept yet."""
         whole = None if self._keeps_nulls else self.side.whole_keys(batch)
         if whole is not None:
@@ -63,11 +63,11 @@ class RunPanes:
         parts = _by_pane(panes)
         return [self.layout.run(take_rows(batch, rows), times[rows], pane_us=pane_us) for pane_us, rows in parts]
 
-    def add(self, runs: Sequence[Run]) -> None:
+    def add(self, runs: Sequence[SortedRun]) -> None:
         for run in runs:
             self._panes.setdefault(run.pane_us, []).append(run)
 
-    def merge(self, runs: Sequence[Run]) -> None:
+    def merge(self, runs: Sequence[SortedRun]) -> None:
         """Merge what was added lately with what was there, where that is due."""
         for pane_us in {run.pane_us for run in runs}:
             held = self._panes[pane_us]
@@ -77,11 +77,11 @@ class RunPanes:
             if count < len(held):
                 held[count - 1 :] = [merge_runs(held[count - 1 :])]
 
-    def at(self, pane_us: int) -> Sequence[Run]:
+    def at(self, pane_us: int) -> Sequence[SortedRun]:
         """The runs of a pane."""
         return self._panes.get(pane_us, ())
 
-    def between(self, first_us: int, last_us: int) -> Iterator[Run]:
+    def between(self, first_us: int, last_us: int) -> Iterator[SortedRun]:
         """The runs that have rows of these times, both included."""
         for pane_us, runs in self._panes.items():
             if pane_us <= last_us and first_us < pane_us + self._windows.pane_us_max:
@@ -93,7 +93,7 @@ class RunPanes:
             if max(run.last_us for run in runs) < time_us:
                 del self._panes[pane_us]
 
-    def replace(self, pane_us: int, runs: Sequence[Run]) -> None:
+    def replace(self, pane_us: int, runs: Sequence[SortedRun]) -> None:
         """Keep these runs of a pane only."""
         if runs:
             self._panes[pane_us] = list(runs)

@@ -34,7 +34,7 @@ RATIO = 4
 
 
 @dataclass
-class Run:
+class SortedRun:
     """Rows of one pane, sorted."""
 
     order: Words
@@ -75,7 +75,7 @@ class RunLayout:
     def of(side: JoinSide, pane_us: int, *, is_left: bool, settles: bool) -> RunLayout:
         return RunLayout(side, max(0, (pane_us - 1).bit_length() - TIME_BITS), is_left, settles)
 
-    def run(self, batch: pa.RecordBatch, times: Ints, *, pane_us: int, settled: Mask | None = None) -> Run:
+    def run(self, batch: pa.RecordBatch, times: Ints, *, pane_us: int, settled: Mask | None = None) -> SortedRun:
         """A run of the rows of one pane."""
         hashes = self.side.hashes(batch) & _HASH
         whole = self.side.whole_keys(batch) if self.is_left else None
@@ -87,7 +87,7 @@ class RunLayout:
         return _sorted(unsorted, times, batch, pane_us=pane_us, settled=settled)
 
 
-def merge_runs(runs: Sequence[Run]) -> Run:
+def merge_runs(runs: Sequence[SortedRun]) -> SortedRun:
     """One run of the rows of several, all of one pane."""
     order = np.concatenate([run.order for run in runs])
     times = np.concatenate([run.times for run in runs])
@@ -96,10 +96,10 @@ def merge_runs(runs: Sequence[Run]) -> Run:
     return _sorted(order, times, gathered([run.batch for run in runs]), pane_us=runs[0].pane_us, settled=settled)
 
 
-def _sorted(order: Words, times: Ints, batch: pa.RecordBatch, *, pane_us: int, settled: Mask | None) -> Run:
+def _sorted(order: Words, times: Ints, batch: pa.RecordBatch, *, pane_us: int, settled: Mask | None) -> SortedRun:
     rows = np.argsort(order)
     flags = None if settled is None else settled[rows]
-    return Run(order[rows], times[rows], take_rows(batch, rows), pane_us, flags)
+    return SortedRun(order[rows], times[rows], take_rows(batch, rows), pane_us, flags)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,9 @@ class Pairs:
     """The rows of the other."""
 
 
-def matches(run: Run, side: JoinSide, other: Run, of: RunLayout, *, within: Between | None) -> Iterator[Pairs]:
+def matches(
+    run: SortedRun, side: JoinSide, other: SortedRun, of: RunLayout, *, within: Between | None
+) -> Iterator[Pairs]:
     """The pairs of a run's rows with those of another run, in pieces of at most BATCH_ROWS_MAX."""
     if within is None:
         found = _find(other.order, run.order & _HASH, run.order | np.uint64(_TIME_MAX))
@@ -151,7 +153,7 @@ def matches(run: Run, side: JoinSide, other: Run, of: RunLayout, *, within: Betw
             yield Pairs(rows, partners, batch, mates)
 
 
-def _find_between(run: Run, other: Run, shift: int, within: Between) -> tuple[Ints, Ints, Ints]:
+def _find_between(run: SortedRun, other: SortedRun, shift: int, within: Between) -> tuple[Ints, Ints, Ints]:
     lowest = run.times + (within.lower_us - other.pane_us)
     highest = run.times + (within.upper_us - other.pane_us)
     if run.first_us + within.upper_us < other.first_us or run.last_us + within.lower_us > other.last_us:

@@ -23,7 +23,7 @@ from weir.operators.expressions.polars_bridge import to_polars
 from weir.operators.joins.base import LEFT, RIGHT, BufferedJoin, Half, Late, late_sides
 from weir.operators.joins.output import JoinLayout, Pieces
 from weir.operators.joins.panes import RunPanes, rows_verdict
-from weir.operators.joins.runs import Run, matches
+from weir.operators.joins.runs import SortedRun, matches
 from weir.operators.joins.side import JoinSide, check_same_keys, gathered
 from weir.operators.user_code import operator_label, user_code_error
 from weir.operators.windows.definition import END, START
@@ -146,7 +146,7 @@ class _Windowed(BufferedJoin):
         panes = self._windows.panes(times)
         return np.isin(panes, [pane for pane in np.unique(panes).tolist() if self._is_over(pane)])
 
-    def _take(self, new_left: Sequence[Run], new_right: Sequence[Run], out: Emit) -> None:
+    def _take(self, new_left: Sequence[SortedRun], new_right: Sequence[SortedRun], out: Emit) -> None:
         self._left.panes.add(new_left)
         self._right.panes.add(new_right)
         if not self._lateness_us:
@@ -160,7 +160,7 @@ class _Windowed(BufferedJoin):
     def _is_over(self, pane_us: int) -> bool:
         return self._windows.last_end(pane_us) + self._lateness_us <= self._watermark_us
 
-    def _runs(self, window: tuple[int, int]) -> tuple[list[Run], list[Run]]:
+    def _runs(self, window: tuple[int, int]) -> tuple[list[SortedRun], list[SortedRun]]:
         starts = self._windows.pane_starts(window[0])
         left, right = ([run for pane in starts for run in half.panes.at(pane)] for half in self._halves)
         return left, right
@@ -168,11 +168,11 @@ class _Windowed(BufferedJoin):
     def _fire(
         self,
         window: tuple[int, int],
-        left: Sequence[Run],
-        right: Sequence[Run],
+        left: Sequence[SortedRun],
+        right: Sequence[SortedRun],
         out: Emit,
         *,
-        new: Sequence[Run] | None = None,
+        new: Sequence[SortedRun] | None = None,
     ) -> None:
         """Emit a window. `new`: what has come since it was emitted; then only what that changes."""
         raise NotImplementedError(type(self).__name__)
@@ -191,11 +191,11 @@ class WindowJoinOperator(_Windowed):
     def _fire(
         self,
         window: tuple[int, int],
-        left: Sequence[Run],
-        right: Sequence[Run],
+        left: Sequence[SortedRun],
+        right: Sequence[SortedRun],
         out: Emit,
         *,
-        new: Sequence[Run] | None = None,
+        new: Sequence[SortedRun] | None = None,
     ) -> None:
         pieces = Pieces(out)
         concerned = {id(run) for run in (*left, *right)} if new is None else set(map(id, new))
@@ -241,11 +241,11 @@ class CoGroupOperator(_Windowed):
     def _fire(
         self,
         window: tuple[int, int],
-        left: Sequence[Run],
-        right: Sequence[Run],
+        left: Sequence[SortedRun],
+        right: Sequence[SortedRun],
         out: Emit,
         *,
-        new: Sequence[Run] | None = None,
+        new: Sequence[SortedRun] | None = None,
     ) -> None:
         sides = (self._spec.left, self._spec.right)
         batches = [
@@ -272,7 +272,7 @@ class CoGroupOperator(_Windowed):
         pieces.flush()
 
     def _changed(
-        self, index: KeyIndex, left: Sequence[Run], right: Sequence[Run], new: Sequence[Run] | None
+        self, index: KeyIndex, left: Sequence[SortedRun], right: Sequence[SortedRun], new: Sequence[SortedRun] | None
     ) -> Sequence[int]:
         """The keys that new rows are of; without new rows, all."""
         if new is None:

@@ -121,7 +121,7 @@ class AssigningWatermarks(Operator):
 
     def __init__(self, strategy: WatermarkStrategy) -> None:
         self._strategy = strategy
-        self._splits: dict[str, _Split] = {}
+        self._splits: dict[str, _SplitTime] = {}
         self._restored: dict[str, int] = {}
         """Of splits that may turn up again after a restore."""
         self._split = ONLY
@@ -229,9 +229,9 @@ class AssigningWatermarks(Operator):
         self._passed_us = time_us
         return Watermark(time_us)
 
-    def _known(self, name: str) -> _Split:
+    def _known(self, name: str) -> _SplitTime:
         if name not in self._splits:
-            self._splits[name] = _Split(self._strategy, self._restored.pop(name, NEVER_US))
+            self._splits[name] = _SplitTime(self._strategy, self._restored.pop(name, NEVER_US))
         return self._splits[name]
 
     def freeze(self) -> Frozen:
@@ -255,7 +255,7 @@ class _TooFar(Exception):
         self.row, self.ahead_us = row, ahead_us
 
 
-class _Split:
+class _SplitTime:
     """One split's event time so far."""
 
     def __init__(self, strategy: WatermarkStrategy, latest_us: int) -> None:

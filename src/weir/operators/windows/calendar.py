@@ -119,9 +119,9 @@ class CalendarWindows(TimeWindows):
         found: list[int] = table.starts[at : at + self.windows_per_pane].tolist()
         return found
 
-    def _around(self, times_us: Times) -> _Table:
+    def _around(self, times_us: Times) -> _Starts:
         if not len(times_us):
-            return _Table(np.empty(0, np.int64))
+            return _Starts(np.empty(0, np.int64))
         first_us, last_us = int(times_us.min()), int(times_us.max())
         if first_us < _FIRST_US or last_us > _LAST_US:
             wrong_us = first_us if first_us < _FIRST_US else last_us
@@ -147,7 +147,7 @@ class CalendarWindows(TimeWindows):
 
 
 @dataclass(frozen=True)
-class _Table:
+class _Starts:
     """The starts of consecutive windows."""
 
     starts: Times
@@ -158,12 +158,12 @@ class _Table:
 
 
 @lru_cache(maxsize=64)
-def _table(windows: CalendarWindows, first_day: int, last_day: int) -> _Table:
+def _table(windows: CalendarWindows, first_day: int, last_day: int) -> _Starts:
     margin = windows.windows_per_pane + 2
     first = windows.number_near(first_day * DAY_US) - margin
     last = windows.number_near((last_day + 1) * DAY_US) + margin
     # A day that a zone has left out would begin with the next, and is none.
-    return _Table(np.unique(windows.starts_of(np.arange(first, last + 1))))
+    return _Starts(np.unique(windows.starts_of(np.arange(first, last + 1))))
 
 
 def _local(times_us: Times, timezone: str) -> Times:

@@ -61,7 +61,7 @@ _TIER_RATIO = 4
 ReadSlots = Callable[[Ints], "list[pa.Array]"]
 
 
-class SlotHistory:
+class SlotChanges:
     """What changed since what is stored, and who still reads what was."""
 
     def __init__(self, schema: pa.Schema, *, keys: int, max_parallelism: int, read: ReadSlots) -> None:
@@ -136,8 +136,8 @@ class SlotHistory:
 class FrozenSlots(FrozenState):
     """The slots as they were."""
 
-    def __init__(self, history: SlotHistory, keys: FrozenKeys, number: int, since: tuple[StatePart, Ints] | None):
-        self._history = history
+    def __init__(self, changes: SlotChanges, keys: FrozenKeys, number: int, since: tuple[StatePart, Ints] | None):
+        self._changes = changes
         self._keys = keys
         self._number = number
         self._since = since
@@ -147,10 +147,10 @@ class FrozenSlots(FrozenState):
         """Keep what is in these slots, which are about to change. With the lock held."""
         mine = self._saved.missing(slots)
         if len(mine):
-            self._saved.add(mine, self._history.read(mine))
+            self._saved.add(mine, self._changes.read(mine))
 
     def tables(self) -> Iterator[pa.Table]:
-        gone = self._history.schema.get_field_index(GONE_COLUMN)
+        gone = self._changes.schema.get_field_index(GONE_COLUMN)
         for table in self._pieces(None):
             if gone >= 0:
                 table = table.filter(pc.invert(table.column(gone))).remove_column(gone)
@@ -159,8 +159,8 @@ class FrozenSlots(FrozenState):
     def write(self, out: StateWriter) -> StatePart:
         if self._since is None:
             files = put_tables(self._pieces(None), out, shared=True)
-            names = self._history.schema.names[1 : 1 + self._history.keys]
-            detail = {"whole": len(files), "rows": len(self._keys), "keys": names, "schema": self._history.code}
+            names = self._changes.schema.names[1 : 1 + self._changes.keys]
+            detail = {"whole": len(files), "rows": len(self._keys), "keys": names, "schema": self._changes.code}
             return StatePart(CHANGES, files, detail)
         base, changed = self._since
         if not len(changed):
@@ -170,16 +170,16 @@ class FrozenSlots(FrozenState):
         return replace(base, files={**base.files, **files}, detail=detail)
 
     def confirmed(self, part: StatePart) -> None:
-        self._history.confirmed(self._number, part)
+        self._changes.confirmed(self._number, part)
 
     def released(self) -> None:
-        self._history.released(self)
+        self._changes.released(self)
 
     def _pieces(self, slots: Ints | None) -> Iterator[pa.Table]:
         """These slots, or all, sorted by key group."""
-        schema = self._history.schema
+        schema = self._changes.schema
         hashes = self._keys.hashes if slots is None else self._keys.hashes[slots]
-        groups = key_groups(hashes, self._history.max_parallelism).astype(np.uint16)
+        groups = key_groups(hashes, self._changes.max_parallelism).astype(np.uint16)
         order = np.argsort(groups, kind="stable")
         for start in range(0, max(len(order), 1), PIECE_ROWS):
             rows = order[start : start + PIECE_ROWS]
@@ -188,12 +188,12 @@ class FrozenSlots(FrozenState):
             yield pa.Table.from_arrays(columns, schema=schema)
 
     def _read(self, slots: Ints) -> list[pa.Array]:
-        with self._history.lock:
+        with self._changes.lock:
             positions = self._saved.positions(slots)
             fresh = np.flatnonzero(positions < 0)
             if len(fresh) == len(slots):
-                return self._history.read(slots)
-            live = self._history.read(slots[fresh])
+                return self._changes.read(slots)
+            live = self._changes.read(slots[fresh])
             old = np.flatnonzero(positions >= 0)
             kept = self._saved.take(positions[old])
         back = pa.array(np.argsort(np.concatenate((fresh, old)), kind="stable"))

@@ -75,10 +75,10 @@ class Cells(dict[Key, Any]):
             self.gone.add(key)
 
 
-class View:
+class CellsView:
     """All values as they were at a barrier. May be read by another thread until it is released."""
 
-    def __init__(self, layers: tuple[Cells, ...], release: Callable[[View], None]) -> None:
+    def __init__(self, layers: tuple[Cells, ...], release: Callable[[CellsView], None]) -> None:
         self._layers = layers
         """The newest first."""
         self._release = release
@@ -153,20 +153,20 @@ class Layers:
         self._attach = attach
         self._frozen: list[Cells] = []
         """The oldest first."""
-        self._views: list[View] = []
+        self._views: list[CellsView] = []
         self._expired: deque[Key] = deque()
         attach(self.live)
 
-    def freeze(self) -> View:
+    def freeze(self) -> CellsView:
         """Everything as it is now. Takes no longer for more entries."""
         if self.live or self.live.gone or not self._frozen:
             self._frozen.append(self.live)
             self._put_on_top(Cells(self.live.default))
-        view = View(tuple(reversed(self._frozen)), self._released)
+        view = CellsView(tuple(reversed(self._frozen)), self._released)
         self._views.append(view)
         return view
 
-    def _released(self, view: View) -> None:
+    def _released(self, view: CellsView) -> None:
         self._views.remove(view)
         self._expired.extend(view.expired)
 

@@ -1,7 +1,7 @@
 """The handles of states with one value per key: value, row, reducing and aggregating.
 
 Comes in: what functions store and ask for. Goes out: what the current key has. They work
-on a `Cells` of any backend, which puts it into `data`; the first classes are the hot path
+on the cells of any backend, which puts it into `data`; the first classes are the hot path
 of every row-wise job, so they look up and call as little as they can.
 """
 
@@ -145,7 +145,7 @@ class CellRow:
 # --- Any type, with or without a time-to-live -----------------------------------------------------------
 
 
-class Slot:
+class Holder:
     """The current key's value as it is held; NOTHING where there is none."""
 
     __slots__ = ("_cursor", "data")
@@ -164,7 +164,7 @@ class Slot:
         self.data.forget(self._cursor.key)
 
 
-class TimedSlot(Slot):
+class TimedHolder(Holder):
     """The same with a time-to-live: held is a pair of the value and when it was touched."""
 
     __slots__ = ("_after_ms", "_now_ms", "_on_read")
@@ -191,21 +191,21 @@ class TimedSlot(Slot):
         self.data[self._cursor.key] = (held, self._now_ms())
 
 
-def slot_of(state: KeyedState, cursor: KeyCursor, now_ms: Callable[[], int]) -> Slot:
-    return Slot(cursor) if state.ttl is None else TimedSlot(cursor, state.ttl, now_ms)
+def holder_of(state: KeyedState, cursor: KeyCursor, now_ms: Callable[[], int]) -> Holder:
+    return Holder(cursor) if state.ttl is None else TimedHolder(cursor, state.ttl, now_ms)
 
 
-class SlotValue:
+class HeldValue:
     """The handle of a value state of any kind."""
 
-    def __init__(self, state: ValueState, cursor: KeyCursor, slot: Slot) -> None:
-        self._slot = slot
+    def __init__(self, state: ValueState, cursor: KeyCursor, holder: Holder) -> None:
+        self._holder = holder
         self._form = ValueForm(state.type, state.pickled)
         self._default = self._form.encode(state.default)
         self._refuse = Refusals(state, cursor)
 
     def get(self) -> Any:
-        held = self._slot.read()
+        held = self._holder.read()
         return self._form.decode(self._default if held is NOTHING else held)
 
     def set(self, value: Any) -> None:
@@ -213,10 +213,10 @@ class SlotValue:
             held = self._form.encode(value)
         except NotOfType as problem:
             raise self._refuse(problem) from None
-        self._slot.write(held)
+        self._holder.write(held)
 
     def clear(self) -> None:
-        self._slot.clear()
+        self._holder.clear()
 
     @property
     def value(self) -> Any:
@@ -227,51 +227,51 @@ class SlotValue:
         self.set(value)
 
 
-class SlotReducing:
+class HeldReducing:
     """The handle of a reducing state."""
 
-    def __init__(self, state: ReducingState, cursor: KeyCursor, slot: Slot) -> None:
-        self._slot = slot
+    def __init__(self, state: ReducingState, cursor: KeyCursor, holder: Holder) -> None:
+        self._holder = holder
         self._function = state.function
         self._form = ValueForm(state.type, state.pickled)
         self._default = self._form.encode(state.default)
         self._refuse = Refusals(state, cursor)
 
     def get(self) -> Any:
-        held = self._slot.read()
+        held = self._holder.read()
         return self._form.decode(self._default if held is NOTHING else held)
 
     def add(self, value: Any) -> None:
-        held = self._slot.read()
+        held = self._holder.read()
         made = value if held is NOTHING else self._function(self._form.decode(held), value)
         try:
             held = self._form.encode(made)
         except NotOfType as problem:
             raise self._refuse(problem, "became") from None
-        self._slot.write(held)
+        self._holder.write(held)
 
     def clear(self) -> None:
-        self._slot.clear()
+        self._holder.clear()
 
 
-class SlotAggregating:
+class HeldAggregating:
     """The handle of an aggregating state."""
 
-    def __init__(self, state: AggregatingState, cursor: KeyCursor, slot: Slot) -> None:
-        self._slot = slot
+    def __init__(self, state: AggregatingState, cursor: KeyCursor, holder: Holder) -> None:
+        self._holder = holder
         self._state = state
         self._form = ValueForm(state.type, state.pickled)
         self._refuse = Refusals(state, cursor)
 
     def get(self) -> Any:
-        held = self._slot.read()
+        held = self._holder.read()
         if held is NOTHING:
             return self._state.default
         accumulator = self._form.decode(held)
         return accumulator if self._state.result is None else self._state.result(accumulator)
 
     def add(self, value: Any) -> None:
-        held = self._slot.read()
+        held = self._holder.read()
         accumulator = self._state.create_accumulator() if held is NOTHING else self._form.decode(held)
         try:
             made = self._state.add_value(accumulator, value)
@@ -280,7 +280,7 @@ class SlotAggregating:
             held = self._form.encode(made)
         except NotOfType as problem:
             raise self._refuse(problem, "its accumulator became") from None
-        self._slot.write(held)
+        self._holder.write(held)
 
     def clear(self) -> None:
-        self._slot.clear()
+        self._holder.clear()

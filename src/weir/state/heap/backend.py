@@ -25,10 +25,10 @@ from weir.state.declared.value_handles import (
     CellNested,
     CellRow,
     CellValue,
-    SlotAggregating,
-    SlotReducing,
-    SlotValue,
-    slot_of,
+    HeldAggregating,
+    HeldReducing,
+    HeldValue,
+    holder_of,
 )
 from weir.state.frozen import FrozenState, RestoredState
 from weir.state.heap.forms import HeldForm, held_form
@@ -78,9 +78,9 @@ class HeapBackend:
 
     def value_state(self, descriptor: ValueState) -> ValueHandle:
         if descriptor.pickled or descriptor.ttl is not None:
-            slot = slot_of(descriptor, self.cursor, self._now_ms)
-            self._declare(shape_of(descriptor), slot, NOTHING)
-            return SlotValue(descriptor, self.cursor, slot)
+            holder = holder_of(descriptor, self.cursor, self._now_ms)
+            self._declare(shape_of(descriptor), holder, NOTHING)
+            return HeldValue(descriptor, self.cursor, holder)
         if pa.types.is_integer(descriptor.type):
             kind = CellInteger
         else:
@@ -102,14 +102,14 @@ class HeapBackend:
         return make
 
     def reducing_state(self, descriptor: ReducingState) -> ReducingHandle:
-        slot = slot_of(descriptor, self.cursor, self._now_ms)
-        self._declare(shape_of(descriptor), slot, NOTHING)
-        return SlotReducing(descriptor, self.cursor, slot)
+        holder = holder_of(descriptor, self.cursor, self._now_ms)
+        self._declare(shape_of(descriptor), holder, NOTHING)
+        return HeldReducing(descriptor, self.cursor, holder)
 
     def aggregating_state(self, descriptor: AggregatingState) -> AggregatingHandle:
-        slot = slot_of(descriptor, self.cursor, self._now_ms)
-        self._declare(shape_of(descriptor), slot, NOTHING)
-        return SlotAggregating(descriptor, self.cursor, slot)
+        holder = holder_of(descriptor, self.cursor, self._now_ms)
+        self._declare(shape_of(descriptor), holder, NOTHING)
+        return HeldAggregating(descriptor, self.cursor, holder)
 
     def row_state(self, name: str, schema: pa.Schema) -> RowHandle:
         def decode(array: pa.Array) -> list[Any]:

@@ -44,13 +44,13 @@ class Expanded:
 class HeldForm(ABC):
     """One way to hold what a key has."""
 
-    keys_at_once: int | None = None
+    keys_counted_at_once: int | None = None
     """Keys whose rows are counted at once; None: each has at most one."""
 
     @property
     def in_place(self) -> bool:
         """Whether handles change what is held, instead of putting something else in its place."""
-        return self.keys_at_once is not None
+        return self.keys_counted_at_once is not None
 
     def rows(self, held: Iterable[Any]) -> int:
         """How many rows these make."""
@@ -118,7 +118,7 @@ def _left(alive: list[int], count: int) -> tuple[list[int] | None, Sequence[int]
 
 
 class _Lists(HeldForm):
-    keys_at_once = CONTAINERS_AT_ONCE
+    keys_counted_at_once = CONTAINERS_AT_ONCE
 
     def expand(self, held: Sequence[Any], now_ms: int) -> Expanded:
         return Expanded([held])
@@ -150,7 +150,7 @@ class _TimedLists(_Lists):
 
 
 class _Maps(HeldForm):
-    keys_at_once = CONTAINERS_AT_ONCE
+    keys_counted_at_once = CONTAINERS_AT_ONCE
 
     def __init__(self, key_type: pa.DataType) -> None:
         # Only floats have values that are read back as others: NaN is one of many.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from weir.state.declared.cells import View
+from weir.state.declared.cells import CellsView
 from weir.state.declared.cursor import Key
 from weir.state.declared.tables import TableLayout
 from weir.state.frozen import FrozenState
@@ -29,7 +29,14 @@ class FrozenHeap(FrozenState):
     """One state of a heap backend at a barrier."""
 
     def __init__(
-        self, view: View, codec: KeyCodec, *, layout: TableLayout, form: HeldForm, max_parallelism: int, now_ms: int
+        self,
+        view: CellsView,
+        codec: KeyCodec,
+        *,
+        layout: TableLayout,
+        form: HeldForm,
+        max_parallelism: int,
+        now_ms: int,
     ) -> None:
         self._view = view
         self._codec = codec
@@ -46,10 +53,10 @@ class FrozenHeap(FrozenState):
         if not pieces:
             yield self._table([], [])
         for keys, held in pieces:
-            if self._form.keys_at_once is None:
+            if self._form.keys_counted_at_once is None:
                 yield self._table(keys, held)
             else:
-                yield from self._cut(keys, held, self._form.keys_at_once)
+                yield from self._cut(keys, held, self._form.keys_counted_at_once)
 
     def discard(self, breathe: Callable[[], None]) -> None:
         self._view.discard(breathe)

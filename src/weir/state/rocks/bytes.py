@@ -21,29 +21,29 @@ from weir.state.keys.xxhash64 import Bytes, Ints
 
 
 @dataclass(frozen=True)
-class Cells:
+class ByteStrings:
     """One byte string per row: `data[offsets[i] : offsets[i + 1]]`."""
 
     data: Bytes
     offsets: Ints
 
     @staticmethod
-    def fixed(values: npt.NDArray[Any]) -> Cells:
+    def fixed(values: npt.NDArray[Any]) -> ByteStrings:
         """One value, or one row of values, of the same width in each."""
         length = len(values)
         width = values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
         data = np.ascontiguousarray(values).view(np.uint8).reshape(-1) if width else np.zeros(0, np.uint8)
-        return Cells(data, np.arange(length + 1, dtype=np.int64) * width)
+        return ByteStrings(data, np.arange(length + 1, dtype=np.int64) * width)
 
     @staticmethod
-    def of_bytes(array: pa.Array) -> Cells:
+    def of_bytes(array: pa.Array) -> ByteStrings:
         """A large_binary array without nulls."""
         _, offsets_buffer, data_buffer = array.buffers()
         if offsets_buffer is None or not len(array):
-            return Cells(np.zeros(0, np.uint8), np.zeros(len(array) + 1, np.int64))
+            return ByteStrings(np.zeros(0, np.uint8), np.zeros(len(array) + 1, np.int64))
         offsets = np.frombuffer(offsets_buffer, np.int64, count=array.offset + len(array) + 1)[array.offset :]
         data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
-        return Cells(data[offsets[0] : offsets[-1]], offsets - offsets[0])
+        return ByteStrings(data[offsets[0] : offsets[-1]], offsets - offsets[0])
 
     @property
     def lengths(self) -> Ints:
@@ -62,32 +62,32 @@ class Cells:
         return pa.Array.from_buffers(pa.large_binary(), len(self), buffers, 0)
 
 
-def join(parts: Sequence[Cells]) -> Cells:
+def join(parts: Sequence[ByteStrings]) -> ByteStrings:
     """The byte strings of each row, one after the other."""
     if len(parts) == 1:
         return parts[0]
     separator = pa.scalar(b"", pa.large_binary())
-    return Cells.of_bytes(pc.binary_join_element_wise(*(part.array() for part in parts), separator))
+    return ByteStrings.of_bytes(pc.binary_join_element_wise(*(part.array() for part in parts), separator))
 
 
-def to_bytes_list(cells: Cells) -> list[bytes]:
+def to_bytes_list(strings: ByteStrings) -> list[bytes]:
     """The byte strings as Python objects."""
-    lengths = cells.lengths
+    lengths = strings.lengths
     if not len(lengths):
         return []
     if lengths[0] and (lengths == lengths[0]).all():
-        same: list[bytes] = cells.data.view(f"V{lengths[0]}").tolist()
+        same: list[bytes] = strings.data.view(f"V{lengths[0]}").tolist()
         return same
-    data = cells.data.tobytes()
-    offsets = cells.offsets.tolist()
+    data = strings.data.tobytes()
+    offsets = strings.offsets.tolist()
     return [data[start:stop] for start, stop in pairwise(offsets)]
 
 
-def from_bytes_list(values: Sequence[bytes]) -> Cells:
+def from_bytes_list(values: Sequence[bytes]) -> ByteStrings:
     """Python byte strings as one buffer."""
     offsets = np.zeros(len(values) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
-    return Cells(np.frombuffer(b"".join(values), np.uint8), offsets)
+    return ByteStrings(np.frombuffer(b"".join(values), np.uint8), offsets)
 
 
 def gather(data: Bytes, starts: Ints, width: int) -> Bytes:

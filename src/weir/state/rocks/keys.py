@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from weir.state.keys.codec import stored_type
 from weir.state.keys.columns import FixedColumn, build_fixed, check_key_type, is_bytes, read_column, without_views
 from weir.state.keys.hashing import hash_columns, key_groups
-from weir.state.rocks.bytes import Cells, build_bytes, gather, join, to_bytes_list
+from weir.state.rocks.bytes import ByteStrings, build_bytes, gather, join, to_bytes_list
 from weir.state.values.conversion import to_list
 
 NULL_LENGTH = 0xFFFFFFFF
@@ -72,7 +72,7 @@ class RocksKeys:
                 header[f"length{i}"] = column.lengths
             else:
                 header[f"length{i}"] = np.where(column.valid, column.lengths, NULL_LENGTH)
-        parts = [Cells.fixed(header), *(_cells(columns[i]) for i in self._bytes_columns)]
+        parts = [ByteStrings.fixed(header), *(_byte_strings(columns[i]) for i in self._bytes_columns)]
         return to_bytes_list(join(parts))
 
     def decode(self, keys: Sequence[bytes]) -> tuple[npt.NDArray[np.int32], list[pa.Array]]:
@@ -115,8 +115,8 @@ class RocksKeys:
         return values[0] if len(values) == 1 else values
 
 
-def _cells(column: pa.Array) -> Cells:
+def _byte_strings(column: pa.Array) -> ByteStrings:
     column = without_views(column)
     if pa.types.is_fixed_size_binary(column.type):
         column = column.cast(pa.binary())
-    return Cells.of_bytes(pc.fill_null(column.cast(pa.large_binary()), b""))
+    return ByteStrings.of_bytes(pc.fill_null(column.cast(pa.large_binary()), b""))

@@ -119,7 +119,7 @@ class RocksLayout:
         return list(zip(keys, values))
 
 
-class History:
+class StoredBase:
     """What of a database lies in storage already."""
 
     def __init__(self) -> None:
@@ -136,14 +136,14 @@ class FrozenRocks(FrozenState):
         directory: str,
         *,
         layout: RocksLayout,
-        history: History,
+        stored: StoredBase,
         keep: Callable[[pa.Table], pa.Table],
     ) -> None:
         self._layout = layout
-        self._history = history
+        self._stored = stored
         self._keep = keep
         self._sequence = database.sequence
-        self._base, self._base_sequence = history.base, history.base_sequence
+        self._base, self._base_sequence = stored.base, stored.base_sequence
         self._links: Links = database.freeze(directory)
 
     def tables(self) -> Iterator[pa.Table]:
@@ -167,7 +167,7 @@ class FrozenRocks(FrozenState):
         return StatePart(ROCKSDB, files, self._layout.detail)
 
     def confirmed(self, part: StatePart) -> None:
-        self._history.base, self._history.base_sequence = part, self._sequence
+        self._stored.base, self._stored.base_sequence = part, self._sequence
 
     def released(self) -> None:
         self._links.remove()

@@ -18,7 +18,7 @@ from weir.errors import ConfigError, CorruptCheckpoint
 from weir.state.frozen import FrozenState, RestoredState
 from weir.state.place import StatePlace
 from weir.state.rocks.database import DATABASE, Database, Memory
-from weir.state.rocks.snapshot import FrozenRocks, History, RocksLayout, fetch
+from weir.state.rocks.snapshot import FrozenRocks, RocksLayout, StoredBase, fetch
 
 RESTORE_ROWS = 32_768
 """Rows of a restored table that are written at once."""
@@ -44,7 +44,7 @@ class RocksStore:
         self.layout = layout
         self._directory = directory
         self._memory = memory
-        self._history = History()
+        self._stored = StoredBase()
         self._frozen = 0
         # What a process that was killed has left.
         shutil.rmtree(directory, ignore_errors=True)
@@ -55,7 +55,7 @@ class RocksStore:
         """The database as it is now; `keep`: what of its tables is still valid."""
         self._frozen += 1
         directory = os.path.join(self._directory, f"frozen-{self._frozen}")
-        return FrozenRocks(self.database, directory, layout=self.layout, history=self._history, keep=keep)
+        return FrozenRocks(self.database, directory, layout=self.layout, stored=self._stored, keep=keep)
 
     def restore(self, restored: RestoredState, *, adapt: Callable[[pa.Table], pa.Table], name: str) -> None:
         """Take over what a checkpoint holds; `adapt` makes of one of its tables what belongs here."""
@@ -68,7 +68,7 @@ class RocksStore:
                 self.database = Database(self.database.path, self._memory)
             except Exception as error:
                 raise CorruptCheckpoint(f"state {name!r}: its files are no database: {error}") from error
-            self._history.base, self._history.base_sequence = whole.part, self.database.sequence
+            self._stored.base, self._stored.base_sequence = whole.part, self.database.sequence
             return
         for table in restored.tables():
             for batch in adapt(table).to_batches(max_chunksize=RESTORE_ROWS):

@@ -23,7 +23,7 @@ from weir.errors import SchemaError
 from weir.schema import format_type
 from weir.state.keys.columns import Valid, build_fixed, fixed_values, is_bytes, valid_rows, without_views
 from weir.state.keys.xxhash64 import Bytes, Ints
-from weir.state.rocks.bytes import Cells, build_bytes, from_bytes_list, gather, join, to_bytes_list, validity
+from weir.state.rocks.bytes import ByteStrings, build_bytes, from_bytes_list, gather, join, to_bytes_list, validity
 
 _COUNT_BYTES = 4
 
@@ -32,10 +32,10 @@ def pack(array: pa.Array) -> list[bytes]:
     """The byte string of each value."""
     kind = array.type
     width = fixed_width(kind)
-    cells = _encode(array)
+    strings = _encode(array)
     if width == 0 or width is None:
-        cells = join([Cells.fixed(np.ones(len(array), np.uint8)), cells])
-    packed = to_bytes_list(cells)
+        strings = join([ByteStrings.fixed(np.ones(len(array), np.uint8)), strings])
+    packed = to_bytes_list(strings)
     valid = valid_rows(array)
     if valid is not None:
         for row in np.flatnonzero(~valid).tolist():
@@ -45,14 +45,14 @@ def pack(array: pa.Array) -> list[bytes]:
 
 def unpack(packed: Sequence[bytes], kind: pa.DataType) -> pa.Array:
     """The values of byte strings that `pack` made of this type."""
-    cells = from_bytes_list(packed)
-    lengths = cells.lengths
+    strings = from_bytes_list(packed)
+    lengths = strings.lengths
     valid: Valid = lengths > 0
     if valid is not None and valid.all():
         valid = None
     if fixed_width(kind):
-        return _decode(cells.data, cells.offsets[:-1], lengths=lengths, valid=valid, kind=kind)
-    return _decode(cells.data, cells.offsets[:-1] + 1, lengths=np.maximum(lengths - 1, 0), valid=valid, kind=kind)
+        return _decode(strings.data, strings.offsets[:-1], lengths=lengths, valid=valid, kind=kind)
+    return _decode(strings.data, strings.offsets[:-1] + 1, lengths=np.maximum(lengths - 1, 0), valid=valid, kind=kind)
 
 
 def check_value_type(kind: pa.DataType, state: str) -> None:
@@ -83,18 +83,18 @@ def fixed_width(kind: pa.DataType) -> int | None:
 # --- Arrays to bytes ---
 
 
-def _encode(array: pa.Array) -> Cells:
+def _encode(array: pa.Array) -> ByteStrings:
     """The content of each value; of a null it is empty, or zeros."""
     kind = array.type
     types = pa.types
     width = fixed_width(kind)
     if width is not None:
-        return Cells.fixed(_raw(array, width))
+        return ByteStrings.fixed(_raw(array, width))
     if is_bytes(kind):
         array = without_views(array)
         if types.is_fixed_size_binary(kind):
             array = array.cast(pa.binary())
-        return Cells.of_bytes(pc.fill_null(array.cast(pa.large_binary()), b""))
+        return ByteStrings.of_bytes(pc.fill_null(array.cast(pa.large_binary()), b""))
     if types.is_struct(kind):
         return _encode_struct(array)
     if types.is_map(kind):
@@ -121,21 +121,21 @@ def _raw(array: pa.Array, width: int) -> npt.NDArray[np.uint8]:
     return rows if valid is None else np.where(valid[:, None], rows, np.uint8(0))
 
 
-def _encode_struct(array: pa.Array) -> Cells:
+def _encode_struct(array: pa.Array) -> ByteStrings:
     fields = array.flatten()
     header = np.zeros(len(array), _struct_header(array.type))
-    rest: list[Cells] = []
+    rest: list[ByteStrings] = []
     for i, field in enumerate(fields):
         valid = valid_rows(field)
         header[f"valid{i}"] = 1 if valid is None else valid
-        cells = _encode(field)
+        strings = _encode(field)
         width = fixed_width(field.type)
         if width is None:
-            header[f"length{i}"] = cells.lengths
-            rest.append(cells)
+            header[f"length{i}"] = strings.lengths
+            rest.append(strings)
         elif width:
-            header[f"value{i}"] = cells.data.reshape(-1, width)
-    return join([Cells.fixed(header), *rest])
+            header[f"value{i}"] = strings.data.reshape(-1, width)
+    return join([ByteStrings.fixed(header), *rest])
 
 
 def _struct_header(kind: pa.DataType) -> np.dtype[Any]:
@@ -150,19 +150,19 @@ def _struct_header(kind: pa.DataType) -> np.dtype[Any]:
     return np.dtype(parts)
 
 
-def _encode_list(array: pa.Array) -> Cells:
+def _encode_list(array: pa.Array) -> ByteStrings:
     counts = np.asarray(pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False), np.int64)
     elements = array.flatten()
     ends = np.zeros(len(array) + 1, np.int64)
     np.cumsum(counts, out=ends[1:])
     valid = valid_rows(elements)
     flags = np.ones(len(elements), np.uint8) if valid is None else valid.astype(np.uint8)
-    cells = _encode(elements)
-    parts = [Cells.fixed(counts.astype("<u4")), Cells(flags, ends)]
+    strings = _encode(elements)
+    parts = [ByteStrings.fixed(counts.astype("<u4")), ByteStrings(flags, ends)]
     if fixed_width(elements.type) is None:
-        lengths = cells.lengths.astype("<u4").view(np.uint8)
-        parts.append(Cells(lengths, ends * _COUNT_BYTES))
-    parts.append(Cells(cells.data, cells.offsets[ends]))
+        lengths = strings.lengths.astype("<u4").view(np.uint8)
+        parts.append(ByteStrings(lengths, ends * _COUNT_BYTES))
+    parts.append(ByteStrings(strings.data, strings.offsets[ends]))
     return join(parts)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from weir.cli.demo.check import Verdict, verdict_of, verify
 from weir.cli.demo.job import DemoOptions, FullSpeed, _directory, split_into_words, word_count
-from weir.cli.demo.words import WORDS_PER_LINE, Lines, vocabulary
+from weir.cli.demo.words import WORDS_PER_LINE, MakeLines, vocabulary
 from weir.errors import ConfigError
 
 
@@ -23,20 +23,20 @@ def test_the_vocabulary_has_no_word_twice_and_no_space() -> None:
 
 
 def test_the_true_counts_are_those_of_the_text() -> None:
-    lines = Lines()
+    lines = MakeLines()
     text = lines(np.arange(3_000))["line"].to_pylist()
     assert lines.true_counts(3_000) == Counter(word for line in text for word in line.split(" "))
     assert sum(lines.true_counts(3_000).values()) == 3_000 * WORDS_PER_LINE
 
 
 def test_a_line_follows_from_its_number_alone() -> None:
-    one, other = Lines(), Lines()
+    one, other = MakeLines(), MakeLines()
     together = one(np.arange(100))["line"].to_pylist()
     assert other(np.array([17, 99, 3]))["line"].to_pylist() == [together[17], together[99], together[3]]
 
 
 def test_some_words_are_much_more_frequent_than_others() -> None:
-    counts = sorted(Lines().true_counts(10_000).values())
+    counts = sorted(MakeLines().true_counts(10_000).values())
     assert counts[-1] > 100 * counts[len(counts) // 2]
 
 

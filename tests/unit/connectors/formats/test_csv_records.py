@@ -12,7 +12,7 @@ import pytest
 
 from tests.contract.sources import drain, opened
 from weir.connectors import Files
-from weir.connectors.formats.csv_records import RECORD_START, Quotes, Side, record_starts
+from weir.connectors.formats.csv_records import RECORD_START, Quotes, QuoteSide, record_starts
 from weir.errors import DataError
 
 
@@ -22,7 +22,7 @@ def rows_of(path: Path, schema: str = "a string, b string", *, block_bytes: int 
     return drain(opened(source, parallelism=1)[0], 100)
 
 
-def side_after(text: bytes, side: Side = RECORD_START) -> Side:
+def side_after(text: bytes, side: QuoteSide = RECORD_START) -> QuoteSide:
     return Quotes(",").turns(text, side)[1]
 
 

@@ -13,7 +13,7 @@ from tests.seeds import seeds
 from tests.states import Shelf, table_of
 from weir.snapshot.messages import StatePart
 from weir.state.columns import slots as slot_snapshot
-from weir.state.columns.slots import FrozenSlots, SlotHistory
+from weir.state.columns.slots import FrozenSlots, SlotChanges
 from weir.state.frozen import GONE_COLUMN, KEY_GROUP_COLUMN
 from weir.state.keys.hashing import hash_keys
 from weir.state.keys.index import KeyIndex
@@ -23,7 +23,7 @@ KEYS = pa.schema([("key", pa.string())])
 
 
 class Table:
-    """A table of text and number by key, in Python lists, with the history that is under test."""
+    """A table of text and number by key, in Python lists, whose changes are under test."""
 
     def __init__(self, *, forgets: bool = False) -> None:
         self.index = KeyIndex(KEYS)
@@ -31,7 +31,7 @@ class Table:
         self.forgets = forgets
         fields = [(KEY_GROUP_COLUMN, pa.int32()), *KEYS, ("text", pa.string()), ("number", pa.int64())]
         schema = pa.schema([*fields, *([(GONE_COLUMN, pa.bool_())] if forgets else [])])
-        self.history = SlotHistory(schema, keys=1, max_parallelism=GROUPS, read=self.read)
+        self.changes = SlotChanges(schema, keys=1, max_parallelism=GROUPS, read=self.read)
 
     def read(self, slots: Any) -> list[pa.Array]:
         rows = [self.rows[slot] for slot in slots]
@@ -41,13 +41,13 @@ class Table:
     def set(self, values: dict[str, int | None]) -> None:
         columns = [pa.array(list(values), pa.string())]
         slots = self.index.slots(columns, hash_keys(columns))
-        with self.history.changing(slots, len(self.index)):
+        with self.changes.changing(slots, len(self.index)):
             self.rows += [("", 0, True)] * (len(self.index) - len(self.rows))
             for slot, value in zip(slots, values.values(), strict=True):
                 self.rows[slot] = (f"text {value}", value or 0, value is None)
 
     def freeze(self) -> FrozenSlots:
-        return self.history.freeze(self.index.freeze())
+        return self.changes.freeze(self.index.freeze())
 
     @property
     def model(self) -> dict[str, int]:

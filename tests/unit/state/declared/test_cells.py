@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from weir.state.declared import cells
-from weir.state.declared.cells import Cells, Layers, View
+from weir.state.declared.cells import Cells, CellsView, Layers
 
 
 class Held:
@@ -27,7 +27,7 @@ def layers() -> tuple[Layers, Held]:
     return Layers(0, attach), held
 
 
-def contents(view: View) -> dict[Any, Any]:
+def contents(view: CellsView) -> dict[Any, Any]:
     entries = [entry for piece in view.pieces() for entry in zip(*piece, strict=True)]
     assert len(entries) == len(dict(entries))
     return dict(entries)
@@ -47,7 +47,7 @@ def test_views_and_reads_agree_with_a_dictionary_however_little_is_merged_at_a_t
     chance = random.Random(seed)
     state, held = layers()
     model: dict[int, int] = {}
-    views: list[tuple[View, dict[int, int]]] = []
+    views: list[tuple[CellsView, dict[int, int]]] = []
     for _ in range(1_500):
         key = chance.randrange(80)
         match chance.choices(["set", "forget", "tidy", "freeze", "release"], [20, 8, 4, 1, 1])[0]:
