@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weir.errors import StorageUnavailable
+from weir.errors import OwnershipError, StorageUnavailable
 from weir.graph.plan import Plan
 from weir.runtime.driver.claims import ClaimDesk
+from weir.runtime.driver.verdicts import Failed, Final, Finished, Stopped
 from weir.runtime.ports import Chance, Clock
 from weir.snapshot.restart import Failure, RestartAfter, Restarts
 
@@ -30,6 +31,20 @@ class FinishDesk:
         self._looking: Callable[[BaseException | None], None] | None = None
         """Who waits for the last look of a job that is stopped."""
         self._is_given_up = False
+
+    def conclude(self, verdict: Final, plan: Plan, done: Callable[[Final], None]) -> None:
+        """No task runs any more: what is to be noted or looked at before the job ends; `done` hears how it does end."""
+
+        def ended(result: BaseException | None) -> None:
+            # What storage refused is no reason to fail; another driver is.
+            done(Failed(str(result)) if isinstance(result, OwnershipError) else verdict)
+
+        if isinstance(verdict, Finished):
+            self.finish(plan, ended)
+        elif isinstance(verdict, Stopped):
+            self.look(ended)
+        else:
+            done(verdict)
 
     def finish(self, plan: Plan, done: Callable[[BaseException | None], None]) -> None:
         """Note the end; `done` hears why that was not possible, if it was not."""

@@ -5,9 +5,10 @@ Goes out: orders to tasks, launches, manifests. Decides nothing about checkpoint
 or restarts itself (snapshot/coordinator/machine.py, snapshot/restart.py do), touches the
 world only through its ports, and is called by one thread.
 
-Each region of the job (region.py) has attempts of its own: when one fails, it alone
-begins again from the last checkpoint, and the others run on. No attempt is claimed
-while a manifest is being written for others that run: it starts behind its outcome.
+What the coordinator orders is done by checkpoint_desk.py. Each region of the job
+(region.py) has attempts of its own: when one fails, it alone begins again from the last
+checkpoint, and the others run on. No attempt is claimed while a manifest is being written
+for others that run: it starts behind its outcome.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from weir.config import JobConfig
-from weir.errors import JobError, OwnershipError, ProtocolViolation, StorageFull, StorageUnavailable, code_of, told
+from weir.errors import JobError, ProtocolViolation, code_of, told
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId, TaskIndex
 from weir.runtime.driver import notices, phases, verdicts
+from weir.runtime.driver.checkpoint_desk import CheckpointDesk, Ports
 from weir.runtime.driver.claims import ClaimDesk
 from weir.runtime.driver.compatibility import check_compatible
 from weir.runtime.driver.finish_desk import FinishDesk
@@ -30,16 +31,13 @@ from weir.runtime.driver.notices import Notice, StorageWait
 from weir.runtime.driver.phases import Phase, Rescaling
 from weir.runtime.driver.region import Region, laid_out
 from weir.runtime.driver.region_machine import AllRun
-from weir.runtime.driver.retirement_desk import RetirementDesk
 from weir.runtime.driver.source_alignment import SourceAlignment
 from weir.runtime.driver.verdicts import Failed, Final, Finished, Stopped, Verdict
 from weir.runtime.ports import Background, Chance, Clock, Cluster
 from weir.runtime.storage.checkpoints import CheckpointStore, Claim
-from weir.runtime.storage.savepoints import SavepointDesk
 from weir.snapshot import messages as m
 from weir.snapshot.coordinator.machine import Coordinator
 from weir.snapshot.coordinator.run import CoordinatorSettings
-from weir.snapshot.manifest import Manifest
 from weir.snapshot.restart import OUTAGE_CODES, Failure, Restarts
 
 
@@ -63,7 +61,6 @@ class Driver:
         self._config = config
         self._plan = plan
         self._clock = clock
-        self._background = background
         self._cluster = cluster
         self._store = store
         self._notify = notify
@@ -83,8 +80,10 @@ class Driver:
         """Why all regions are being left."""
         self._ended: phases.Ended | None = None
         self._rescaling: Rescaling | None = None
-        self._retirements = RetirementDesk(store, background)
-        self._savepoints = SavepointDesk(background, config.settings)
+        ports = Ports(clock, background, store, notify)
+        self._checkpoints = CheckpointDesk(
+            self, self._coordinator, self._claims, self._restarts, config.settings, ports
+        )
         self.restarts = 0
 
     # --- What comes in -----------------------------------------------------------------------------
@@ -93,7 +92,7 @@ class Driver:
         """Take the checkpoint directory over, then begin the first attempts."""
         for region in self._regions:
             region.begin()
-        self._claim_next()
+        self.claim_next()
 
     def hear(self, message: m.FromTask) -> None:
         """A task says something. Nothing that an old attempt says counts."""
@@ -110,18 +109,18 @@ class Driver:
         elif isinstance(message, m.SourcesReached):
             self._alignment.heard(message)
         elif isinstance(message, m.TaskFailed):
-            self._fail(region, message.error, fatal=message.fatal, code=message.code)
+            self.fail(region, message.error, fatal=message.fatal, code=message.code)
         elif isinstance(message, m.SnapshotTaken | m.SnapshotDeclined | m.EpochsCommitted | m.SubtaskFinished):
             self._claims.heard(message)
             if region.told(message):
-                self._coordinate(message)
+                self._checkpoints.hear(message)
         else:
             raise ProtocolViolation(f"driver: unexpected {message!r}")
 
     def task_lost(self, attempt: AttemptId, task: TaskIndex, reason: str) -> None:
         """The line to a task broke."""
         if (region := self._region_of(attempt)) is not None:
-            self._fail(region, f"task {task} was lost: {reason}")
+            self.fail(region, f"task {task} was lost: {reason}")
 
     def stage_ended(self, attempt: AttemptId, error: str | None, *, fatal: bool = False) -> None:
         """Spark says that an attempt's stage is over."""
@@ -132,21 +131,21 @@ class Driver:
             if not region.phase.ended:
                 self._left(region)
         else:
-            self._fail(region, error or "the stage ended before the job did", fatal=fatal, stage_runs=False)
+            self.fail(region, error or "the stage ended before the job did", fatal=fatal, stage_runs=False)
 
     def tick(self) -> None:
         """Time has passed: look after deadlines, heartbeats, checkpoints."""
         for region in self._regions:
             was_away = region.is_away
             if (reason := region.tick()) is not None:
-                self._fail(region, reason)
+                self.fail(region, reason)
             elif isinstance(region.phase, phases.Stopping) and region.is_away and not was_away:
                 self._left(region)
         if any(region.is_running for region in self._regions):
-            self._coordinate(m.TimePassed())
+            self._checkpoints.hear(m.TimePassed())
         self._alignment.tick()
         self._finish.tick()
-        self._claim_next()
+        self.claim_next()
 
     def next_due_ms(self) -> float | None:
         """When `tick` is wanted next."""
@@ -171,7 +170,7 @@ class Driver:
         """The user wants a checkpoint, a savepoint, a stop or a drain. A notice with its name, or the end, answers."""
         if not isinstance(self.phase, phases.Running):
             raise JobError(f"job {self._config.name!r} is {self.status}, so it cannot take a checkpoint now")
-        self._coordinate(request or m.CheckpointRequested())
+        self._checkpoints.hear(request or m.CheckpointRequested())
 
     def rescale(self, plan: Plan, name: str) -> None:
         """Go on with this plan behind a checkpoint. A notice with the name is the answer."""
@@ -232,7 +231,7 @@ class Driver:
 
     # --- The way up ---------------------------------------------------------------------------------------
 
-    def _claim_next(self) -> None:
+    def claim_next(self) -> None:
         """Claim an attempt for the next region that waits for one."""
         region = next((r for r in self._regions if isinstance(r.phase, phases.Claiming)), None)
         is_over = self._leaving is not None or self._ended is not None
@@ -241,14 +240,14 @@ class Driver:
 
     def _claimed(self, region: Region, result: Claim | BaseException | None) -> None:
         if result is None or not isinstance(region.phase, phases.Claiming) or region not in self._regions:
-            self._claim_next()  # The directory is ours now; or it was left meanwhile, and others may have come.
+            self.claim_next()  # The directory is ours now; or it was left meanwhile, and others may have come.
         elif isinstance(result, BaseException):
             error = f"{type(result).__name__}: {result}"
-            self._fail(region, error, fatal=isinstance(result, JobError), code=code_of(result))
+            self.fail(region, error, fatal=isinstance(result, JobError), code=code_of(result))
         elif self._leaving is None and self._ended is None:
             self._alignment.launched(region.plan)
             region.launch(result, self._claims.origin_of(result))
-            self._claim_next()
+            self.claim_next()
 
     def _runs(self, region: Region, deployed: AllRun) -> None:
         """All tasks of a region run."""
@@ -258,7 +257,7 @@ class Driver:
         origin, recovery_ms = self._claims.origin_of(claim), region.recovered(now_ms)
         self._notify(notices.AttemptRunning(*self._whose(region), restored, origin, recovery_ms))
         found = claim.next_checkpoint, claim.completed, self._plan.subtasks - plan.subtasks
-        self._coordinate(m.AttemptStarted(claim.attempt, plan.subtasks, plan.committers, *found, plan.loops))
+        self._checkpoints.hear(m.AttemptStarted(claim.attempt, plan.subtasks, plan.committers, *found, plan.loops))
         self._rescaled()
         self._alignment.runs()
         for message in deployed.early:
@@ -266,7 +265,7 @@ class Driver:
 
     # --- The way down -------------------------------------------------------------------------------------
 
-    def _fail(
+    def fail(
         self, region: Region | None, error: str, *, code: str = "", fatal: bool = False, stage_runs: bool = True
     ) -> None:
         """An attempt of a region has failed, or could not be claimed; None: the job as a whole."""
@@ -308,7 +307,7 @@ class Driver:
 
     def _leave(self, region: Region, verdict: Verdict, *, stage_runs: bool) -> None:
         if region.is_running and not isinstance(verdict, Finished) and region.attempt is not None:
-            self._coordinate(m.AttemptEnded(region.attempt))
+            self._checkpoints.hear(m.AttemptEnded(region.attempt))
         self._claims.given_out(self._coordinator.next_checkpoint)
         region.leave(verdict, stage_runs=stage_runs)
 
@@ -338,131 +337,38 @@ class Driver:
         elif self._claims.newest is None:
             self._end(verdict)
         else:
-            self._savepoints.close(lambda: self._last_note(verdict))
-
-    def _last_note(self, verdict: Final) -> None:
-        def done(result: BaseException | None) -> None:  # What storage refused is no reason to fail; another driver is.
-            self._end(Failed(str(result)) if isinstance(result, OwnershipError) else verdict)
-
-        if isinstance(verdict, Finished):
-            self._finish.finish(self._plan, done)
-        elif isinstance(verdict, Stopped):
-            self._finish.look(done)
-        else:
-            self._end(verdict)
+            self._checkpoints.close(lambda: self._finish.conclude(verdict, self._plan, self._end))
 
     def _end(self, verdict: Final) -> None:
         self._ended = phases.Ended(verdict)
         self._store.close()
         self._notify(notices.JobEnded(self.attempt, verdict))
 
-    # --- Checkpoints ---------------------------------------------------------------------------------------
+    # --- For checkpoints: what the coordinator's hands ask of the attempts --------------------------------------
 
-    def _coordinate(self, event: m.CoordinatorEvent) -> None:
-        for effect in self._coordinator.handle(event, self._clock.now_ms()):
-            self._perform(effect)
+    def tell(self, message: Callable[[AttemptId], m.ToTask]) -> None:
+        """Tell every task of the regions that run."""
+        for region in self._regions:
+            if region.is_running:
+                region.tell(message)
 
-    def _perform(self, effect: m.CoordinatorEffect) -> None:
-        if isinstance(effect, m.SendTrigger):
-            self._trigger(effect)
-        elif isinstance(effect, m.SendAbort):
-            self._abort(effect)
-        elif isinstance(effect, m.PublishManifest):
-            manifest = self._claims.manifest(effect, self._plan, "checkpoint", self._clock.wall_ms())
-            publish = partial(self._store.publish, manifest)
-            self._background.run(publish, lambda result: self._published(manifest, result))
-        elif isinstance(effect, m.SendCompleted):
-            self._restarts.checkpointed()
-            self._tell(
-                lambda attempt: m.CheckpointCompleted(attempt, effect.checkpoint, effect.time_over, effect.ended)
-            )
-            self._savepoints.sweep(effect.checkpoint)
-            self._notify(notices.CheckpointSucceeded(self.attempt, effect.checkpoint))
-        elif isinstance(effect, m.RetireCheckpoints):
-            self._retirements.retire(effect.oldest_kept)
-        elif isinstance(effect, m.SendDrain):
-            self._tell(m.DrainSources)
-        elif isinstance(effect, m.SendResume):
-            self._tell(m.ResumeSources)
-        elif isinstance(effect, m.PublishSavepoint):
-            self._save(effect)
-        elif isinstance(effect, m.FailRequest):
-            self._request_failed(effect.request, effect.reason)
-        elif isinstance(effect, m.LeaveAttempt):
-            self._leave_for(effect.request)
-        elif isinstance(effect, m.FailAttempt):
-            self._restarts.not_checkpointed(effect.code)
-            self._fail(None, effect.reason, code=effect.code)
-        elif isinstance(effect, m.FinishJob):
-            self._leave_all(Finished())
-        else:
-            raise ProtocolViolation(f"driver: unknown effect {effect!r}")
-
-    def _trigger(self, effect: m.SendTrigger) -> None:
-        id, savepoint, pause, base = effect.checkpoint, effect.savepoint, effect.pause, effect.base
-        if not self._claims.may_give_out(id):
-            # Another driver may be given the same id: nothing is written under it.
-            self._fail(None, f"no id for checkpoint {id}: storage was away too long", code=StorageUnavailable.code)
-            return
-        self._tell(lambda attempt: m.TriggerCheckpoint(attempt, id, savepoint, pause, base))
-
-    def _abort(self, effect: m.SendAbort) -> None:
-        self._tell(lambda attempt: m.AbortCheckpoint(attempt, effect.checkpoint))
-        attempts = [region.attempt for region in self._regions if region.attempt is not None]
-        self._retirements.discard(effect.checkpoint, attempts)
-        self._notify(notices.CheckpointAborted(self.attempt, effect.checkpoint, effect.reason, effect.detail))
-
-    def _published(self, manifest: Manifest, result: BaseException | None) -> None:
-        if not self._is_current(manifest):
-            return  # The next claim looks at what is there.
-        if result is None:
-            self._coordinate(m.ManifestPublished(manifest.checkpoint))
-        elif isinstance(result, StorageFull | FileExistsError):
-            self._coordinate(m.ManifestRefused(manifest.checkpoint, str(result), code_of(result)))
-        elif isinstance(result, OwnershipError):
-            self._fail(None, str(result), fatal=True)
-        else:
-            # Whether the checkpoint exists is not known: neither commit nor abort it. Restarting looks again.
-            self._fail(None, f"{type(result).__name__}: {result}", code=code_of(result))
-        self._claim_next()
-
-    def _is_current(self, manifest: Manifest) -> bool:
-        """Whether tasks that run have taken part in it."""
-        return manifest.attempt == self._claims.newest and any(region.is_running for region in self._regions)
-
-    # --- What users asked for ----------------------------------------------------------------------------------
-
-    def _save(self, effect: m.PublishSavepoint) -> None:
-        manifest = self._claims.manifest(effect, self._plan, "savepoint", self._clock.wall_ms())
-        place = str(effect.request.savepoint)
-        self._savepoints.publish(place, manifest, lambda result: self._saved(effect.request, manifest, result))
-
-    def _saved(self, request: m.CheckpointRequested, manifest: Manifest, result: BaseException | None) -> None:
-        if not self._is_current(manifest) or not self._coordinator.awaits_savepoint(manifest.checkpoint):
-            # Who asked was told that it failed, with the attempt.
-            self._savepoints.discard(str(request.savepoint), self._coordinator.next_checkpoint)
-        elif result is None:
-            found = request.name, manifest.checkpoint, str(request.savepoint)
-            self._notify(notices.SavepointCompleted(self.attempt, *found))
-            self._coordinate(m.SavepointPublished(manifest.checkpoint))
-        else:
-            reason = f"{request.savepoint}: {type(result).__name__}: {result}"
-            self._coordinate(m.SavepointRefused(manifest.checkpoint, reason))
-
-    def _request_failed(self, request: m.CheckpointRequested, reason: str) -> None:
+    def request_failed(self, request: m.CheckpointRequested) -> None:
+        """Nothing comes of what a user asked for."""
         if self._rescaling is not None and self._rescaling.name == request.name:
             self._rescaling = None
-        if request.savepoint is not None:
-            self._savepoints.discard(request.savepoint, self._coordinator.next_checkpoint)
-        self._notify(notices.RequestFailed(self.attempt, request.name, reason))
 
-    def _leave_for(self, request: m.CheckpointRequested) -> None:
+    def leave_for(self, request: m.CheckpointRequested) -> None:
+        """Everything is committed that the user wanted to stop, or rescale, behind."""
         rescaling = self._rescaling
         if rescaling is None or rescaling.name != request.name:
             self._leave_all(Stopped())
             return
         self._rescaling = replace(rescaling, previous=self._plan)
         self._leave_all(verdicts.Rescaled(rescaling.plan, self._clock.now_ms()))
+
+    def finish(self) -> None:
+        """The input is at its end, and everything is committed."""
+        self._leave_all(Finished())
 
     def _rescaled(self) -> None:
         """A region runs: if they all do, for the first time at another parallelism, that has succeeded."""
@@ -477,16 +383,11 @@ class Driver:
     def _laid_out(self, plan: Plan) -> tuple[tuple[Region, ...], SourceAlignment]:
         settings, clock = self._config.settings, self._clock
         interval_ms = settings.watermark_interval_ms
-        alignment = SourceAlignment(plan, clock=clock, interval_ms=interval_ms, tell=self._tell)
+        alignment = SourceAlignment(plan, clock=clock, interval_ms=interval_ms, tell=self.tell)
         return laid_out(plan, settings, clock=clock, cluster=self._cluster), alignment
 
     def _region_of(self, attempt: AttemptId) -> Region | None:
         return next((region for region in self._regions if region.attempt == attempt), None)
-
-    def _tell(self, message: Callable[[AttemptId], m.ToTask]) -> None:
-        for region in self._regions:
-            if region.is_running:
-                region.tell(message)
 
     def _whose(self, region: Region | None) -> tuple[AttemptId | None, int | None]:
         """The attempt that a notice is about, and its region where there are several."""

@@ -203,4 +203,4 @@ def test_a_failure_before_the_last_commit_is_known_restores_the_final_checkpoint
 def test_an_order_of_the_coordinator_without_an_attempt_is_our_bug() -> None:
     stage = Stage(storage=FaultyStorage())
     with pytest.raises(ProtocolViolation, match="without an attempt"):
-        stage.driver._perform(PublishManifest(CheckpointId(1), {}))
+        stage.driver._checkpoints._perform(PublishManifest(CheckpointId(1), {}))
