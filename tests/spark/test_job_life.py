@@ -292,6 +292,21 @@ def test_a_killed_worker_fails_a_job_that_may_not_restart_and_it_can_be_resumed(
     check_output(tmp_path, ROWS)
 
 
+def test_a_job_that_went_on_after_a_kill_says_who_was_killed_how_and_what_it_went_on_from(
+    submit: Submit, tmp_path: Path
+) -> None:
+    job = submit("told")
+    await_checkpoints(job, 2)
+    assert kill(job.process_ids[1])
+    poll(lambda: job.failures and job.failures[-1].recovery_ms is not None, PATIENCE_S)
+    (failure,) = job.failures
+    assert failure.attempt == 1 and failure.restarts and failure.restored_from
+    assert failure.cause is not None and failure.cause.endswith("its process was killed by SIGKILL"), failure
+    assert 0 < failure.recovery_ms < PATIENCE_S * 1e3
+    open_gate(tmp_path)
+    assert job.wait(PATIENCE_S) == "finished" and job.metrics()["failures"] == [failure.public]
+
+
 def test_a_second_driver_that_resumes_a_running_job_takes_it_over_and_the_first_commits_nothing_more(
     submit: Submit, tmp_path: Path
 ) -> None:

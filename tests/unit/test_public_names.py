@@ -214,7 +214,7 @@ PROPERTIES = {
     "ConnectedStreams": set(),
     "KeyedConnectedStreams": set(),
     "BroadcastConnectedStream": set(),
-    "JobHandle": {"error", "name", "status"},
+    "JobHandle": {"error", "failures", "name", "status"},
 }
 
 

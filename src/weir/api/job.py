@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from weir.snapshot.coordinator.history import CheckpointRecord
+
+if TYPE_CHECKING:
+    from weir.runtime.job.failures import FailureRecord
 
 ENDED = ("finished", "stopped", "failed", "cancelled")
 
@@ -57,12 +60,18 @@ class JobHandle(Protocol):
     def checkpoints(self) -> Sequence[CheckpointRecord]:
         """The completed checkpoints among the latest, oldest first."""
 
+    @property
+    def failures(self) -> Sequence[FailureRecord]:
+        """Why the job has restarted: the last failures of its attempts, oldest first, also once it has ended. Each says
+        when (`at_ms`), which `attempt` and `task`, the `error`, its `traceback`, the `cause` of a process's death where
+        it is known, the checkpoint that the next attempt was `restored_from`, and how long it took (`recovery_ms`)."""
+
     def metrics(self) -> Mapping[str, Any]:
         """What the job has done so far, as plain data.
 
         At least `operators`, a list with one mapping for each operator: uid, name, rows_in, rows_out, bytes_in,
         bytes_out, and backpressure as the share of time that its subtasks waited for a full output. Counters are
-        those of the current attempt.
+        those of the current attempt. `failures` are those of the handle, as plain data.
         """
 
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 LIST_TIMEOUT_S = 2.0
 """How long `weir list` waits for each job."""
 
+FAILURES_SHOWN = 3
+"""Those before are left to --json."""
+
 DEFAULT_TIMEOUT_S = 600.0
 
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="The job's name; `weir list` shows what runs.")]
@@ -69,8 +72,9 @@ def list_jobs(as_json: AsJson = False, debug: Debug = False) -> None:
 
 
 def status(name: JobName, run: Run = None, pid: Pid = None, as_json: AsJson = False, debug: Debug = False) -> None:
-    """Show how a job is: its phase, restarts, newest checkpoint, and rows by operator.
+    """Show how a job is: its phase, restarts, newest checkpoint, last failures, and rows by operator.
 
+    --json has more failures, with their tracebacks.
     While storage is away, also since when the job waits for it, what was found last, and when it looks again.
 
     **Example:** `weir status word-count --json`
@@ -90,6 +94,7 @@ def status(name: JobName, run: Run = None, pid: Pid = None, as_json: AsJson = Fa
             ("parallelism", str(found["parallelism"])),
             ("checkpoints", found["checkpoints"] or "in the driver's memory"),
             ("newest", "none yet" if newest is None else _checkpoint_line(newest)),
+            *_failure_lines(found["failures"]),
         ]
         for label, text in lines:
             typer.echo(f"{label:12} {text}")
@@ -266,6 +271,23 @@ def _waiting_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("waits for", f"{storage_wait_text(wait)} ({_ago(wait['since_ms'] / 1e3)} so far)"),
         ("", wait["error"]),
     ]
+
+
+def _failure_lines(failures: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """The last few failures, the newest first: what happened, and what became of the job."""
+    lines: list[tuple[str, str]] = []
+    for failure in reversed(failures[-FAILURES_SHOWN:]):
+        at = time.strftime("%H:%M:%S", time.localtime(failure["at_ms"] / 1e3))
+        where = [f"{what} {failure[what]}" for what in ("attempt", "region", "task") if failure[what] is not None]
+        reason = failure["error"] if failure["cause"] is None else f"{failure['error']}; {failure['cause']}"
+        first, *rest = reason.splitlines() or [""]
+        lines.append(("" if lines else "last failure", f"{at}, {', '.join(where) or 'no attempt'}: {first}"))
+        lines += [("", line) for line in rest]
+        if failure["recovery_ms"] is not None:
+            start = failure["restored_from"]
+            came_from = "the beginning" if start is None else f"checkpoint {start}"
+            lines.append(("", f"ran again from {came_from} after {failure['recovery_ms'] / 1e3:.1f} s"))
+    return lines
 
 
 def _absolute(directory: str | None) -> str | None:

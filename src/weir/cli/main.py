@@ -8,6 +8,7 @@ command that uses it, so that --help and --version answer at once.
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -128,7 +129,7 @@ def run(
     """
     with readable_errors(debug=debug):
         from weir.api.overrides import overriding
-        from weir.cli.progress import Progress
+        from weir.cli.progress import Progress, says_failures
         from weir.cli.script import run_script
         from weir.cli.session import spark_on
         from weir.errors import WeirError
@@ -136,6 +137,7 @@ def run(
         progress = None if no_progress else Progress(error_console())
         try:
             with (
+                nullcontext() if progress is None else says_failures(),
                 spark_on(master, job.stem, say=None if progress is None else progress.say),
                 overriding(
                     resume=resume or None,
@@ -182,12 +184,12 @@ def demo(
         from rich.console import Console
 
         from weir.cli.demo.job import DemoOptions, run_demo
-        from weir.cli.progress import Progress
+        from weir.cli.progress import Progress, says_failures
         from weir.cli.session import spark_on
 
         options = DemoOptions(words=words, parallelism=parallelism, kill=not no_kill, output=output)
         console = Console()
-        with spark_on(None, "demo", say=Progress(console).say):
+        with says_failures(), spark_on(None, "demo", say=Progress(console).say):
             verified = run_demo(options, console)
         if not verified:
             raise typer.Exit(FAILED)

@@ -6,16 +6,20 @@ for its metrics and nothing else; never waits.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weir.api.job import ENDED
 from weir.runtime.driver import notices
 from weir.runtime.driver.notices import Notice
+from weir.runtime.job import failures
 from weir.snapshot.coordinator.history import CheckpointRecord, CheckpointState
+from weir.texts import MESSAGE_CHARACTERS_MAX
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -31,6 +35,7 @@ BACKPRESSURE_SHOWN = 0.05
 """Waiting for less than this share of the time is not worth a word."""
 
 ERROR_CHARACTERS_MAX = 400
+"""Of an error that is shown above the table; it is shown whole where there is none."""
 
 
 @dataclass(frozen=True)
@@ -194,12 +199,14 @@ def storage_wait_text(wait: Mapping[str, Any]) -> str:
     return f"storage, away since {since}, looks again at {retry}"
 
 
-def notice_text(notice: Notice) -> str | None:
+def notice_text(notice: Notice, characters_max: int = ERROR_CHARACTERS_MAX) -> str | None:
     """What a notice says to people; None when the table, or the error at the end, says it already."""
     if isinstance(notice, notices.AttemptFailed) and notice.restarts:
         error = notice.error.strip()
-        short = error if len(error) <= ERROR_CHARACTERS_MAX else f"…{error[-ERROR_CHARACTERS_MAX:]}"
+        short = error if len(error) <= characters_max else f"…{error[-characters_max:]}"
         return f"attempt {notice.attempt} failed, restarting: {short}"
+    if isinstance(notice, notices.WorkerDied):
+        return f"attempt {notice.attempt}, task {notice.task}: {notice.how}"
     if isinstance(notice, notices.AttemptRunning) and notice.recovery_ms is not None:
         came_from = f"checkpoint {notice.restored}" if notice.restored else "the beginning"
         return f"attempt {notice.attempt} runs from {came_from}, {notice.recovery_ms / 1e3:.1f} s after the failure"
@@ -239,6 +246,18 @@ def table_of(view: View) -> RenderableType:
     return Panel(table, title=title, title_align="left", border_style="blue", expand=False)
 
 
+@contextmanager
+def says_failures() -> Iterator[None]:
+    """Meanwhile failures are shown by the progress of their job: the log does not write them to standard error as well.
+    A log that somebody has set up hears of them all the same."""
+    log, silent = logging.getLogger(failures.__name__), logging.NullHandler()
+    log.addHandler(silent)
+    try:
+        yield
+    finally:
+        log.removeHandler(silent)
+
+
 class Progress:
     """Call it with a handle now and then; it shows how the job goes."""
 
@@ -262,7 +281,7 @@ class Progress:
 
     def __call__(self, handle: Any) -> None:
         for notice in self._not_yet_seen(getattr(handle, "notices", ())):
-            if text := notice_text(notice):
+            if text := notice_text(notice, ERROR_CHARACTERS_MAX if self._is_live else MESSAGE_CHARACTERS_MAX):
                 self.say(text, style="yellow")
         ended = handle.status in ENDED
         view = self._watch.view(handle.name, handle.metrics())

@@ -64,6 +64,14 @@ class Then(Enum):
 
 
 @dataclass(frozen=True)
+class WorkerDeath:
+    """A process of an earlier task has died."""
+
+    process_id: int
+    how: str
+
+
+@dataclass(frozen=True)
 class TaskRegistered:
     """A task is up and its exchange listens at `address`."""
 
@@ -71,6 +79,8 @@ class TaskRegistered:
     task: TaskIndex
     address: str
     process_id: int
+    deaths: tuple[WorkerDeath, ...] = ()
+    """On the same host, as far as is known there."""
 
 
 @dataclass(frozen=True)

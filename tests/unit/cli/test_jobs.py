@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from typer.testing import CliRunner
 
 from weir.cli.main import application
 from weir.errors import JobError, SlotsMissing
-from weir.ids import AttemptId, CheckpointId
+from weir.ids import AttemptId, CheckpointId, TaskIndex
+from weir.runtime.job.failures import FailureRecord
 from weir.runtime.job.service import JobService
 from weir.runtime.net.lines import Lines, Secret
 from weir.snapshot.coordinator.history import CheckpointRecord, CheckpointState
@@ -29,10 +31,12 @@ class PretendedJob:
         self.error: BaseException | None = None
         self.told: list[Any] = []
         self.waits_for: dict[str, Any] | None = None
+        self.failures: list[FailureRecord] = []
 
     def metrics(self) -> dict[str, Any]:
         operator = {"uid": "count", "name": "Count", "rows_in": 1_234, "rows_out": 5, "backpressure": 0.25}
-        return {"attempt": 3, "restarts": 2, "operators": [operator], "waits_for": self.waits_for}
+        failures = [record.public for record in self.failures]
+        return {"attempt": 3, "restarts": 2, "operators": [operator], "waits_for": self.waits_for, "failures": failures}
 
     def checkpoints(self) -> list[CheckpointRecord]:
         return self.checkpoint_history()[:1]
@@ -107,6 +111,23 @@ def test_the_list_shows_each_job(job: PretendedJob) -> None:
 def test_without_jobs_the_list_says_so(state: None) -> None:
     assert weir("list")[:2] == (0, "No job runs.\n")
     assert weir_json("list") == []
+
+
+def test_the_status_tells_the_last_failures_the_newest_first(job: PretendedJob) -> None:
+    assert "failure" not in weir("status", "words")[1]
+    attempts = [AttemptId(number) for number in (1, 2, 3, 4)]
+    job.failures = [FailureRecord(0, number, None, TaskIndex(1), f"error {number}", None, True) for number in attempts]
+    job.failures[-2] = replace(
+        job.failures[-2], cause="killed by SIGKILL", restored_from=CheckpointId(7), recovery_ms=1_234
+    )
+    lines = weir("status", "words")[1].splitlines()
+    (at,) = (number for number, line in enumerate(lines) if line.startswith("last failure"))
+    assert lines[at].endswith(", attempt 4, task 1: error 4")
+    assert lines[at + 1].endswith(", attempt 3, task 1: error 3; killed by SIGKILL")
+    assert lines[at + 2].strip() == "ran again from checkpoint 7 after 1.2 s"
+    assert lines[at + 3].endswith(", attempt 2, task 1: error 2") and not lines[at + 4].strip()
+    found = weir_json("status", "words")["failures"]
+    assert [failure["attempt"] for failure in found] == [1, 2, 3, 4] and found[2]["cause"] == "killed by SIGKILL"
 
 
 def test_the_status_of_a_job_in_an_outage_says_what_it_waits_for_and_since_when(job: PretendedJob) -> None:

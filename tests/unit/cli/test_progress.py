@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import logging
 import time
 from collections import deque
 from typing import Any
 
+import pytest
 from rich.console import Console
 
-from weir.cli.progress import Progress, Watch, line_of, notice_text, table_of
-from weir.ids import AttemptId, CheckpointId
+from weir.cli.progress import Progress, Watch, line_of, notice_text, says_failures, table_of
+from weir.ids import AttemptId, CheckpointId, TaskIndex
 from weir.runtime.driver.notices import (
     AttemptFailed,
     AttemptRunning,
@@ -19,6 +21,7 @@ from weir.runtime.driver.notices import (
     Notice,
     StorageAwaited,
     StorageWait,
+    WorkerDied,
 )
 from weir.snapshot.coordinator.history import CheckpointRecord, CheckpointState
 from weir.snapshot.messages import AbortReason
@@ -109,6 +112,8 @@ def test_failures_recoveries_and_aborted_checkpoints_are_worth_a_line_and_comple
     failed = notice_text(AttemptFailed(one, None, "a worker died", restarts=True))
     assert failed == "attempt 1 failed, restarting: a worker died"
     assert notice_text(AttemptFailed(one, None, "a worker died", restarts=False)) is None
+    died = notice_text(WorkerDied(one, None, TaskIndex(1), "its process was killed by SIGKILL"))
+    assert died == "attempt 1, task 1: its process was killed by SIGKILL"
     runs = notice_text(AttemptRunning(two, None, CheckpointId(5), None, 1_234))
     assert runs == "attempt 2 runs from checkpoint 5, 1.2 s after the failure"
     assert notice_text(AttemptRunning(one, None, None, None, None)) is None
@@ -182,3 +187,21 @@ def test_on_a_terminal_the_table_is_drawn_and_left_at_the_end() -> None:
     progress.close()
     assert "12,345 rows" in out.getvalue()
     assert "\x1b[?25h" in out.getvalue(), "the cursor is shown again"
+
+
+def test_failures_are_not_written_twice_where_the_progress_says_them_and_a_log_of_the_users_own_has_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    log = logging.getLogger("weir.runtime.job.failures")
+    with says_failures():
+        log.warning("said by the progress")
+    log.warning("said by the log")
+    assert capsys.readouterr().err == "said by the log\n"
+    lines: list[str] = []
+    own = logging.Handler()
+    own.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    monkeypatch.setattr(logging.getLogger(), "handlers", [own])
+    with says_failures():
+        log.warning("said by both")
+    assert lines == ["said by both"]

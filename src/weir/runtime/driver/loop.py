@@ -109,7 +109,7 @@ class Driver:
         elif isinstance(message, m.SourcesReached):
             self._alignment.heard(message)
         elif isinstance(message, m.TaskFailed):
-            self.fail(region, message.error, fatal=message.fatal, code=message.code)
+            self.fail(region, message.error, task=message.task, fatal=message.fatal, code=message.code)
         elif isinstance(message, m.SnapshotTaken | m.SnapshotDeclined | m.EpochsCommitted | m.SubtaskFinished):
             self._claims.heard(message)
             if region.told(message):
@@ -120,7 +120,7 @@ class Driver:
     def task_lost(self, attempt: AttemptId, task: TaskIndex, reason: str) -> None:
         """The line to a task broke."""
         if (region := self._region_of(attempt)) is not None:
-            self.fail(region, f"task {task} was lost: {reason}")
+            self.fail(region, f"task {task} was lost: {reason}", task=task)
 
     def stage_ended(self, attempt: AttemptId, error: str | None, *, fatal: bool = False) -> None:
         """Spark says that an attempt's stage is over."""
@@ -266,7 +266,14 @@ class Driver:
     # --- The way down -------------------------------------------------------------------------------------
 
     def fail(
-        self, region: Region | None, error: str, *, code: str = "", fatal: bool = False, stage_runs: bool = True
+        self,
+        region: Region | None,
+        error: str,
+        *,
+        task: TaskIndex | None = None,
+        code: str = "",
+        fatal: bool = False,
+        stage_runs: bool = True,
     ) -> None:
         """An attempt of a region has failed, or could not be claimed; None: the job as a whole."""
         if self._leaving or self._ended or (region is not None and isinstance(region.phase, phases.Stopping)):
@@ -287,7 +294,7 @@ class Driver:
         restarts = verdicts.begins_again(verdict)
         outage = self._restarts.outage if code in OUTAGE_CODES and restarts else None
         if outage is None or region is None or region.attempt is not None:
-            self._notify(notices.AttemptFailed(*self._whose(region), error, restarts))
+            self._notify(notices.AttemptFailed(*self._whose(region), error, restarts, task))
         if outage is not None:
             self._notify(notices.StorageAwaited(*self._whose(region), StorageWait.from_outage(outage, self._clock)))
         if region is None or is_whole or not isinstance(verdict, verdicts.Restarted):

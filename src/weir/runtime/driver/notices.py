@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from weir.ids import AttemptId, CheckpointId
+from weir.ids import AttemptId, CheckpointId, TaskIndex
 from weir.runtime.driver.verdicts import Final
 from weir.runtime.ports import Clock
 from weir.snapshot.messages import AbortReason
@@ -65,6 +65,16 @@ class AttemptFailed(_OfRegion):
 
     error: str
     restarts: bool
+    task: TaskIndex | None = None
+    """The one that has failed, or was lost."""
+
+
+@dataclass(frozen=True)
+class WorkerDied(_OfRegion):
+    """How the process of a task has died is known now. What the attempt began with, the loss of it, was told before."""
+
+    task: TaskIndex
+    how: str
 
 
 @dataclass(frozen=True)
@@ -131,5 +141,6 @@ Answer: TypeAlias = "SavepointCompleted | RequestFailed | RescaleCompleted"
 """To what a user asked for, by its name."""
 
 Notice: TypeAlias = (
-    "AttemptRunning | AttemptFailed | StorageAwaited | CheckpointSucceeded | CheckpointAborted | Answer | JobEnded"
+    "AttemptRunning | AttemptFailed | WorkerDied | StorageAwaited | CheckpointSucceeded | CheckpointAborted | Answer"
+    " | JobEnded"
 )

@@ -26,6 +26,7 @@ from weir.runtime.driver.loop import Driver
 from weir.runtime.driver.notices import Notice
 from weir.runtime.driver.region import slots_of
 from weir.runtime.job.asks import Ask, Asks
+from weir.runtime.job.failures import FailureRecord, Failures
 from weir.runtime.job.service import JobService
 from weir.runtime.net.lines import Lines
 from weir.runtime.spark.cluster import SparkCluster
@@ -100,9 +101,15 @@ class Job:
         self._fed: list[Source] = []
         clock = SystemClock()
         self._clock = clock
+        self._failures = Failures(config.name, clock)
         self._background = ThreadBackground(DRIVER_THREADS, self._mailbox)
         self._cluster = SparkCluster(
-            config, session=session, store=store, storage_uri=storage_uri, mailbox=self._mailbox
+            config,
+            session=session,
+            store=store,
+            storage_uri=storage_uri,
+            mailbox=self._mailbox,
+            notify=self._noticed,
         )
         self._driver = Driver(
             config,
@@ -218,6 +225,11 @@ class Job:
         return self._ask(self._metrics)
 
     @property
+    def failures(self) -> list[FailureRecord]:
+        """The last failures of attempts, oldest first: when, why, and how the job went on."""
+        return self._ask(lambda: self._failures.records)
+
+    @property
     def notices(self) -> list[Notice]:
         """What happened so far: attempts, failures, checkpoints."""
         return list(self._notices)
@@ -300,6 +312,7 @@ class Job:
 
     def _noticed(self, notice: Notice) -> None:
         self._notices.append(notice)
+        self._failures.hear(notice)
         if isinstance(notice, notices.CheckpointSucceeded):
             for waiting in self._answered(notice.checkpoint):
                 waiting.set_result(notice.checkpoint)
@@ -389,6 +402,7 @@ class Job:
             "restarts": self._driver.restarts,
             "operators": operator_metrics(self._driver.metrics, self._driver.plan),
             "checkpoints": self._driver.history,
+            "failures": [record.public for record in self._failures.records],
             "waits_for": None if (wait := self._driver.waits_for) is None else vars(wait),
         }
 

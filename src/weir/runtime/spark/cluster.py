@@ -17,9 +17,11 @@ from weir.graph.plan import Plan
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime.clock import Mailbox
 from weir.runtime.driver.loop import Driver
+from weir.runtime.driver.notices import WorkerDied
 from weir.runtime.driver.region import slots_of
 from weir.runtime.net.control import ControlServer
 from weir.runtime.net.lines import RunLines
+from weir.runtime.spark.deaths import known_deaths
 from weir.runtime.spark.session import driver_host, task_host
 from weir.runtime.spark.stage import BarrierStage
 from weir.runtime.storage.checkpoints import CheckpointStore
@@ -30,6 +32,10 @@ from weir.snapshot.messages import FromTask, TaskRegistered, ToTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+WORKERS_MAX = 10_000
+"""Processes of tasks, dead ones included, that are remembered."""
 
 
 class SparkCluster:
@@ -43,17 +49,21 @@ class SparkCluster:
         store: CheckpointStore,
         storage_uri: str | None,
         mailbox: Mailbox,
+        notify: Callable[[WorkerDied], None] = lambda died: None,
     ) -> None:
         self.driver: Driver | None = None
         self._config = config
         self._session = session
         self._mailbox = mailbox
+        self._notify = notify
         self._lineage = store.lineage
         self._storage_uri = None if storage_uri is None else location_below(storage_uri, store.lineage)
         host = driver_host(session)
         self._lines = RunLines.new(config.settings, host)
         self._stages: dict[AttemptId, BarrierStage] = {}
         self._processes: dict[tuple[AttemptId, TaskIndex], int] = {}
+        self._workers: dict[tuple[str | None, int], tuple[AttemptId, TaskIndex]] = {}
+        """What ran last in a process, by its host and id; the latest to have come is at the end."""
         self._had_slots = False
         self._directory = RunDirectory(
             config.settings, run_directory(config.settings, config.name, self._lines.driver.token)
@@ -117,7 +127,19 @@ class SparkCluster:
             self._processes[message.attempt, message.task] = message.process_id
             needed = slots_of(self.driver.plan, self._config.settings)
             self._had_slots = self._had_slots or len(self._processes) == needed
+            self._hear_of_deaths(message)
         self.driver.hear(message)
+
+    def _hear_of_deaths(self, message: TaskRegistered) -> None:
+        """What a new worker knows of those that died before it. Each is told once."""
+        host = urlsplit(message.address).hostname
+        for death in message.deaths:
+            if (died := self._workers.pop((host, death.process_id), None)) is not None:
+                self._notify(WorkerDied(died[0], None, died[1], death.how))
+        self._workers.pop((host, message.process_id), None)
+        self._workers[host, message.process_id] = message.attempt, message.task
+        if len(self._workers) > WORKERS_MAX:
+            del self._workers[next(iter(self._workers))]
 
     def _lost(self, attempt: AttemptId, task: TaskIndex, reason: str) -> None:
         assert self.driver is not None
@@ -137,6 +159,6 @@ def task_main(spec: TaskSpec) -> Callable[[int], None]:
     """What Spark ships to its executors."""
 
     def main(index: int) -> None:
-        run_task(spec, TaskIndex(index), task_host(urlsplit(spec.control_address).hostname))
+        run_task(spec, TaskIndex(index), task_host(urlsplit(spec.control_address).hostname), known_deaths())
 
     return main

@@ -1,8 +1,8 @@
 """The process that forks PySpark's Python workers, with the heavy imports done once.
 
 Comes in: what Spark passes to `pyspark.daemon` (spark.python.daemon.module names this one instead). Goes out:
-workers that start in milliseconds. Never runs a query or opens a port before it forks: a thread that is alive
-here would be missing in every worker.
+workers that start in milliseconds, and know how earlier ones have died. Never runs a query or opens a port before it
+forks: a thread that is alive here would be missing in every worker.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+from typing import Any
 
 PRELOADED = (
     "numpy",
@@ -60,9 +61,19 @@ def main() -> None:
     finally:
         os.dup2(protocol, 1)
         os.close(protocol)
-    from pyspark.daemon import manager
+    from pyspark import daemon
 
-    manager()
+    note_deaths(daemon)
+    daemon.manager()
+
+
+def note_deaths(daemon: Any) -> None:
+    """PySpark's daemon ignores the signals that tell of its children's ends, and so loses how they ended. It asks its
+    own module what to ignore them with: what stands there now looks, and ignores no more than that."""
+    from weir.runtime.spark.deaths import watch
+
+    deaths = watch()
+    daemon.SIG_IGN = lambda number, frame: deaths.reap()
 
 
 if __name__ == "__main__":

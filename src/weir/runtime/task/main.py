@@ -33,7 +33,15 @@ from weir.runtime.task.deploy import deploy
 from weir.runtime.task.failures import for_driver, for_spark
 from weir.runtime.task.memory import Allocator
 from weir.runtime.task.worker import Worker, WorkerConfig, WorkerPorts
-from weir.snapshot.messages import CheckpointCompleted, DeployTask, StopTask, TaskFailed, TaskRegistered, ToTask
+from weir.snapshot.messages import (
+    CheckpointCompleted,
+    DeployTask,
+    StopTask,
+    TaskFailed,
+    TaskRegistered,
+    ToTask,
+    WorkerDeath,
+)
 
 SWITCH_INTERVAL_S = 0.001
 """How long a background thread may keep the interpreter when the loop wants it back: Python's own 5 ms, each time that
@@ -62,15 +70,16 @@ class TaskSpec:
     """Where checkpoints of this lineage lie; None: in the driver's memory."""
 
 
-def run_task(spec: TaskSpec, task: TaskIndex, host: str) -> None:
-    """Run one task until the driver lets it go."""
-    _Task(spec, task, host).run()
+def run_task(spec: TaskSpec, task: TaskIndex, host: str, deaths: tuple[WorkerDeath, ...] = ()) -> None:
+    """Run one task until the driver lets it go. `deaths`: of other processes on this host, for the driver to hear."""
+    _Task(spec, task, host, deaths).run()
 
 
 class _Task:
-    def __init__(self, spec: TaskSpec, task: TaskIndex, host: str) -> None:
+    def __init__(self, spec: TaskSpec, task: TaskIndex, host: str, deaths: tuple[WorkerDeath, ...]) -> None:
         self._spec = spec
         self._task = task
+        self._deaths = deaths
         self._mailbox = Mailbox()
         self._clock = SystemClock()
         self._allocator = Allocator()
@@ -120,7 +129,8 @@ class _Task:
 
     def _run(self) -> None:
         spec = self._spec
-        self._control.send(TaskRegistered(spec.attempt, self._task, self._transport.address, os.getpid()))
+        whoami = TaskRegistered(spec.attempt, self._task, self._transport.address, os.getpid(), self._deaths)
+        self._control.send(whoami)
         order = self._await_deploy()
         if order is None:
             return
