@@ -18,7 +18,7 @@ import pyarrow as pa
 import weir
 from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.source import Source, SourceReader
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json
 from weir.testing import run_local
 
 DOCS = Path(__file__).parents[1] / "docs"

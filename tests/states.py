@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from weir.snapshot.messages import FileRef, StatePart
+from weir.snapshot.parts import FileRef, StatePart
 from weir.state.frozen import FrozenState, RestoredPart, RestoredParts, RestoredState
 
 

@@ -31,7 +31,7 @@ from weir.runtime.local.run import JOB, LocalRun
 from weir.runtime.storage.layout import new_lineage
 from weir.runtime.task.metrics import operator_metrics
 from weir.snapshot.commit import CommitGrant
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json
 
 CHECKPOINT_TURNS = 10
 

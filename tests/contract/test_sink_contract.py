@@ -12,7 +12,7 @@ from tests.contract.sinks import CASES, SCHEMA, TABLES, SinkCase, adopted, conte
 from weir.errors import CheckpointError, OwnershipError
 from weir.ids import AttemptId, CheckpointId
 from weir.operators.sink import SinkWriter
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json
 
 
 @pytest.fixture(params=CASES)

@@ -206,7 +206,7 @@ def check_paused(world: World, manifest: Manifest) -> None:
         if not isinstance(source, SimSource):
             continue
         parts = manifest.operators[Uid(uid)].parts
-        saved = {int(split): n for part in parts for split, n in part.inline.items()}
+        saved = {int(split): n for part in parts for split, n in part.inline.value.items()}
         newest = world.store().lineage, manifest.attempt
         reached = {split: n for (*attempt, split), n in source.reached.items() if tuple(attempt) == newest}
         if ahead := {split: n for split, n in reached.items() if n != saved[split]}:

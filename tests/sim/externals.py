@@ -14,7 +14,7 @@ from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.sink import Sink, SinkWriter
 from weir.operators.source import Source, SourceReader
 from weir.snapshot.commit import CommitGrant
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json
 
 SCHEMA = pa.schema([("id", pa.int64()), ("key", pa.int64()), ("value", pa.int64())])
 KEYS = 7

@@ -17,14 +17,8 @@ from weir.runtime.task.snapshots import Snapshot, Snapshotter
 from weir.runtime.task.source_subtask import SourceSubtask
 from weir.snapshot.checkpoints import Listing
 from weir.snapshot.coordinator.requests import Requests
-from weir.snapshot.messages import (
-    CheckpointCompleted,
-    CheckpointRequested,
-    OperatorPart,
-    PublishManifest,
-    PublishSavepoint,
-    Then,
-)
+from weir.snapshot.messages import CheckpointCompleted, CheckpointRequested, PublishManifest, PublishSavepoint, Then
+from weir.snapshot.parts import OperatorPart
 
 
 def savepoint_published_before_sinks_commit() -> AbstractContextManager[None]:

@@ -20,6 +20,7 @@ from weir.operators.windows.aggregate import WindowAggregateOperator
 from weir.operators.windows.panes import PaneGroup
 from weir.operators.windows.session import SessionAggregateOperator
 from weir.operators.windows.sessions import SessionStore
+from weir.snapshot.parts import Progress
 from weir.snapshot.watermark_groups import WatermarkGroups
 from weir.snapshot.watermarks import NEVER_US, WatermarkMerge
 from weir.state.timers import KeyedTimers, TimerQueue
@@ -97,7 +98,7 @@ def drained_input_is_over_for_good() -> AbstractContextManager[None]:
     """Event time has ended with a drain, so that whatever a run from its savepoint reads is late."""
 
     def watermark_us(self: Restored) -> int:
-        return min((part.value["watermark_us"] for part in self.inline if part.value is not None), default=NEVER_US)
+        return min((progress.watermark_us for progress in self.all_inline(Progress)), default=NEVER_US)
 
     return patched(Restored, "watermark_us", property(watermark_us))
 

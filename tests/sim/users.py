@@ -22,6 +22,7 @@ from weir.runtime.storage import layout
 from weir.runtime.storage.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest, checksum, decode
 from weir.snapshot.messages import CheckpointRequested, Then
+from weir.snapshot.parts import PendingEpochs
 
 if TYPE_CHECKING:
     from tests.sim.drivers import SimDriver
@@ -166,7 +167,7 @@ def read_savepoint(world: World, place: str) -> Manifest:
         if data is None or len(data) != file.length_bytes or checksum(data) != file.checksum:
             raise SimulationFailed(f"{place} refers to {file.path}, which is not in it or altered")
     parts = [part for operator in manifest.operators.values() for part in operator.parts]
-    if any(isinstance(part.inline, dict) and "pending" in part.inline for part in parts):
+    if any(isinstance(part.inline, PendingEpochs) for part in parts):
         raise SimulationFailed(f"{place} names epochs that are still to be committed")
     if world.job.checkpoints.mode != "at_least_once":
         storage = savepoint_files(world, place)

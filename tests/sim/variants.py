@@ -47,6 +47,7 @@ from weir.snapshot.messages import (
     SnapshotTaken,
     SubtaskFinished,
 )
+from weir.snapshot.parts import PendingEpochs
 from weir.state.columns.slots import FrozenSlots, SlotChanges
 from weir.state.frozen import RestoredParts
 
@@ -146,7 +147,7 @@ def held_rows_after_barrier() -> AbstractContextManager[None]:
 
 def pending_epochs_not_in_snapshot() -> AbstractContextManager[None]:
     """The manifest does not say which epochs are still to be committed."""
-    return patched(SinkEnd, "inline", property(lambda self: {"pending": []}))
+    return patched(SinkEnd, "inline", property(lambda self: PendingEpochs(())))
 
 
 def restore_of_the_oldest() -> AbstractContextManager[None]:
@@ -268,7 +269,7 @@ def restored_epochs_not_committed() -> AbstractContextManager[None]:
 
     def open_(self: SinkEnd, restored: Any, checkpoint: Any) -> None:
         if restored is not None:
-            parts = [replace(part, value={"pending": []}) for part in restored.inline]
+            parts = [replace(part, value=PendingEpochs(())) for part in restored.inline]
             restored = replace(restored, inline=parts)
         original(self, restored, checkpoint)
 

@@ -18,7 +18,7 @@ from weir.runtime.storage.attempts import current_lineage
 from weir.runtime.storage.checkpoints import CheckpointStore
 from weir.runtime.storage.layout import AttemptNote
 from weir.snapshot.manifest import checksum, decode
-from weir.snapshot.messages import FileRef
+from weir.snapshot.parts import FileRef
 from weir.snapshot.records import unseal
 
 if TYPE_CHECKING:

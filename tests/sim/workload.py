@@ -21,11 +21,12 @@ from weir.config import Checkpoints, Settings
 from weir.connectors import FileSink
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, Uid
-from weir.operators.base import InlinePart, OperatorContext
+from weir.operators.base import InlinePart, OperatorContext, Restored, RestoredInline
 from weir.operators.sink import Sink
 from weir.operators.source import Source
 from weir.runtime.storage.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest
+from weir.snapshot.parts import Progress, SplitProgress
 from weir.snapshot.watermarks import END_US
 
 PARALLELISM_MAX = 4
@@ -147,8 +148,8 @@ class Job:
         read: list[Row] = []
         for i, (source, rows) in enumerate(self.sources):
             operator = manifest.operators[Uid(f"{self.prefix}source-{i}")]
-            parts = [InlinePart(part.index, operator.parallelism, part.inline) for part in operator.parts]
-            left = rows_left(source, parts)
+            parts = [RestoredInline(part.index, operator.parallelism, part.inline) for part in operator.parts]
+            left = rows_left(source, Restored(parts).positions or [])
             read += [row for row in rows if row not in left]
         return read
 
@@ -214,8 +215,9 @@ class Job:
     def _has_ended(self, manifest: Manifest) -> bool:
         """Whether event time had ended in this region."""
         own = [operator for uid, operator in manifest.operators.items() if uid.startswith(self.prefix)]
-        inlines = [part.inline for operator in own for part in operator.parts if isinstance(part.inline, dict)]
-        return any(inline.get("watermark_us") == END_US for inline in inlines)
+        inlines = [part.inline for operator in own for part in operator.parts]
+        known = [inline for inline in inlines if isinstance(inline, (Progress, SplitProgress))]
+        return any(progress.watermark_us == END_US for progress in known)
 
     def _answer(self, rows: Sequence[Row]) -> list[Row]:
         own = {row for _, of_source in self.sources for row in of_source}

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from weir.graph.plan import Plan
-from weir.operators.base import OperatorSpec, is_progress
+from weir.operators.base import OperatorSpec
 from weir.runtime.driver.compatibility import stored_schema
 from weir.runtime.storage.savepoints import origin_at
 from weir.runtime.storage.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest, OperatorSnapshot
+from weir.snapshot.parts import is_missed
 from weir.state.values.evolution import EVOLVED, MIGRATED, SAME
 
 
@@ -68,7 +69,7 @@ def _operator(
     uid: str, operator: OperatorSnapshot, spec: object, *, manifest: Manifest, files: CheckpointFiles, known: bool
 ) -> list[Finding]:
     findings = []
-    if any(part.inline is not None and not is_progress(part.inline) for part in operator.parts):
+    if any(is_missed(part.inline) for part in operator.parts):
         gone = Finding(uid, None, Fate.DROPPED, "there is no operator with this uid")
         findings.append(Finding(uid, None, Fate.RESTORED) if known else gone)
     for state in sorted(_states(operator)):

@@ -22,7 +22,7 @@ from weir.ids import CheckpointId
 from weir.operators.base import OperatorContext
 from weir.operators.sink import Sink, SinkOwner, SinkWriter
 from weir.snapshot.commit import CommitGrant
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json
 
 Arrays: TypeAlias = "dict[str, npt.NDArray[Any]]"
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.source import Source, SourceReader
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json
 
 
 class WrappedSource(Source):

@@ -16,7 +16,7 @@ from weir.errors import CheckpointError
 from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.source import Source, SourceReader
 from weir.schema import parse_schema
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json
 
 SPLITS_MAX = 128
 

@@ -12,7 +12,7 @@ from weir.connectors.formats.encode import check_encodable, encode_jsonl
 from weir.ids import CheckpointId
 from weir.operators.base import OperatorContext
 from weir.operators.sink import Sink, SinkGuarantee, SinkWriter
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json
 
 
 class Stdout(Sink):

@@ -26,7 +26,7 @@ from weir.errors import ConfigError, SchemaError, UserCodeError
 from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.source import Source, SourceReader
 from weir.schema import format_schema, format_type, parse_schema
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json
 from weir.state.values.conversion import NotOfType, to_array
 
 SPLITS = 128

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 from weir.config import Settings
 from weir.ids import AttemptId, Lineage, Uid
 from weir.operators.calls import MakeCalls
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Inline, Json, K, Position, Progress, read_as
 from weir.snapshot.watermarks import END_US, NEVER_US
 from weir.state.frozen import KEY_GROUP_COLUMN as KEY_GROUP_COLUMN
 from weir.state.frozen import FrozenState, RestoredState
@@ -72,31 +72,31 @@ def key_group_range(index: int, parallelism: int, max_parallelism: int) -> range
 class Frozen:
     """The synchronous part of a snapshot: cheap to make, safe to read from another thread.
 
-    inline: small JSON that goes into the manifest itself.
+    inline: what goes into the manifest itself.
     states: the states by name, to be written later in a background thread, while the
             operator goes on.
     """
 
-    inline: Json = None
+    inline: Inline | None = None
     states: Mapping[str, FrozenState] = field(default_factory=dict)
-
-
-WATERMARK = "watermark_us"
-"""What operators that know event time call it in `inline`."""
-
-
-def is_progress(inline: Json) -> bool:
-    """Whether this says how far event time had come, which is nothing to be missed when the operator is gone."""
-    return isinstance(inline, dict) and WATERMARK in inline
 
 
 @dataclass(frozen=True)
 class InlinePart:
-    """The inline JSON that subtask `index` of `parallelism` had put into the checkpoint."""
+    """The position that reader `index` of `parallelism` had when the checkpoint was taken."""
 
     index: int
     parallelism: int
     value: Json
+
+
+@dataclass(frozen=True)
+class RestoredInline:
+    """What subtask `index` of `parallelism` had put into the manifest."""
+
+    index: int
+    parallelism: int
+    value: Inline | None
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Restored:
     states: by name, with exactly what belongs to this subtask's key groups.
     """
 
-    inline: Sequence[InlinePart] = ()
+    inline: Sequence[RestoredInline] = ()
     states: Mapping[str, RestoredState] = field(default_factory=dict)
 
     def tables(self, state: str) -> Iterator[pa.Table]:
@@ -115,15 +115,34 @@ class Restored:
         if state in self.states:
             yield from self.states[state].tables()
 
-    def inline_for(self, index: int, parallelism: int) -> list[Json]:
-        """The old parts that fall to subtask `index` now: old subtask j goes to j modulo `parallelism`."""
-        return [p.value for p in self.inline if p.index % parallelism == index and p.value is not None]
+    def all_inline(self, kind: type[K]) -> list[K]:
+        """What the old subtasks had put in of this kind."""
+        return [value for part in self.inline if (value := read_as(part.value, kind)) is not None]
+
+    def inline_of(self, index: int, parallelism: int, kind: type[K]) -> list[K]:
+        """What this very subtask had put in, if there were as many then."""
+        own = [part for part in self.inline if (part.index, part.parallelism) == (index, parallelism)]
+        return replace(self, inline=own).all_inline(kind)
+
+    def inline_for(self, index: int, parallelism: int, kind: type[K]) -> list[K]:
+        """What of it falls to subtask `index` now: old subtask j goes to j modulo `parallelism`."""
+        return replace(self, inline=[p for p in self.inline if p.index % parallelism == index]).all_inline(kind)
+
+    @property
+    def positions(self) -> list[InlinePart] | None:
+        """To a source; None when there are none: it starts from the beginning."""
+        known = [(part, read_as(part.value, Position)) for part in self.inline]
+        if any(position is None and part.value is not None for part, position in known):
+            return None  # It was no source; the user has said that what it held may be dropped.
+        return [
+            InlinePart(part.index, part.parallelism, None if position is None else position.value)
+            for part, position in known
+        ]
 
     @property
     def watermark_us(self) -> int:
-        """How far event time had come, for operators that keep it in `inline`."""
-        known = [part.value[WATERMARK] for part in self.inline if part.value is not None]
-        time_us = min(known, default=NEVER_US)
+        """How far event time had come, for operators that keep it in the manifest."""
+        time_us = min((progress.watermark_us for progress in self.all_inline(Progress)), default=NEVER_US)
         # An input that was drained, and now goes on after all: not everything is late because of that. How far it
         # really had come those who make the watermarks know, and say it again.
         return NEVER_US if time_us == END_US else time_us

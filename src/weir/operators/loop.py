@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from weir.operators.base import Emit, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.user_code import operator_label
-from weir.snapshot.messages import StatePart
+from weir.snapshot.parts import StatePart
 from weir.state.frozen import FrozenState, StateWriter, write_tables
 from weir.state.operator_state import REDISTRIBUTE, SPLIT
 

@@ -23,7 +23,7 @@ from weir.config import Settings
 from weir.ids import AttemptId, CheckpointId, Lineage, Uid
 from weir.operators.base import OperatorContext
 from weir.snapshot.commit import CommitGrant
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json
 
 SinkGuarantee = Literal["exactly_once", "at_least_once"]
 

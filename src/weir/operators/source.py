@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from weir.config import Settings
 from weir.operators.base import InlinePart, OperatorContext
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json
 
 SourceGuarantee = Literal["exactly_once", "at_least_once", "at_most_once"]
 

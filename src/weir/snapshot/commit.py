@@ -27,7 +27,7 @@ from weir.errors import ProtocolViolation
 from weir.ids import CheckpointId, Uid
 from weir.snapshot.backoff import Backoff
 from weir.snapshot.manifest import Manifest
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json, PendingEpochs, read_as
 
 EVENTS_SHOWN = 20
 """How many of the last events an error shows."""
@@ -302,5 +302,6 @@ class Committer:
 def pending_of(manifest: Manifest, uid: Uid) -> list[Json]:
     """The committables of one sink, of all its subtasks, that a checkpoint names."""
     operator = manifest.operators.get(uid)
-    inlines = [] if operator is None else [part.inline for part in operator.parts if part.inline is not None]
-    return [committable for inline in inlines for _, committable in inline["pending"]]
+    parts = () if operator is None else operator.parts
+    held = [pending for part in parts if (pending := read_as(part.inline, PendingEpochs)) is not None]
+    return [committable for pending in held for _, committable in pending.epochs]

@@ -3,9 +3,10 @@
 Comes in: what the subtasks acknowledged, or the bytes of a manifest. Goes out: the
 other of the two. Reads and writes no file. Any altered or missing byte is detected:
 
-    {"body":{"version":1,"job":…,"operators":{UID:{"parallelism":…,"parts":[…]}}},"sha256":"…"}
+    {"body":{"version":2,"job":…,"operators":{UID:{"parallelism":…,"parts":[…]}}},"sha256":"…"}
 
-is a sealed record (records.py).
+is a sealed record (records.py). Format 1, which is still read, did not say of what kind
+inline parts are.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from typing import Any, Literal, TypeAlias
 
 from weir.errors import CheckpointError, CorruptCheckpoint, ProtocolViolation
 from weir.ids import AttemptId, CheckpointId, Lineage, SubtaskId, Uid, VertexId
-from weir.snapshot.messages import FileRef, Json, OperatorPart, StatePart
+from weir.snapshot.parts import FileRef, Inline, Json, OperatorPart, StatePart, inline_json, inline_of, untagged_of
 from weir.snapshot.records import seal, unseal
 
-VERSION = 1
+VERSION = 2
 """The format that is written, and the newest that can be read."""
+UNTAGGED_VERSION = 1
+"""The last format whose inline parts have no tags."""
 
 Kind: TypeAlias = Literal["checkpoint", "savepoint"]
 
@@ -34,7 +37,7 @@ class PartOf:
     """What subtask `index` put in for one operator."""
 
     index: int
-    inline: Json = None
+    inline: Inline | None = None
     states: Mapping[str, StatePart] = field(default_factory=dict)
 
 
@@ -50,7 +53,6 @@ class OperatorSnapshot:
 class Manifest:
     """A whole checkpoint: once its bytes are published, the checkpoint exists."""
 
-    version: int
     job: str
     checkpoint: CheckpointId
     attempt: AttemptId
@@ -121,7 +123,7 @@ def build(
                 f"expected all {count}"
             )
         operators[uid] = OperatorSnapshot(count, tuple(by_index[index] for index in range(count)))
-    return Manifest(VERSION, job, checkpoint, attempt, max_parallelism, created_ms, operators, kind, lineage)
+    return Manifest(job, checkpoint, attempt, max_parallelism, created_ms, operators, kind, lineage)
 
 
 # --- Bytes --------------------------------------------------------------------------------------------
@@ -130,7 +132,7 @@ def build(
 def encode(manifest: Manifest) -> bytes:
     """The bytes to publish."""
     body = {
-        "version": manifest.version,
+        "version": VERSION,
         "kind": manifest.kind,
         "job": manifest.job,
         "lineage": manifest.lineage,
@@ -154,19 +156,19 @@ def decode(data: bytes) -> Manifest:
             f"the manifest has format version {version}, and this Weir reads versions up to {VERSION}; "
             "restore it with the Weir that wrote it, or a newer one"
         )
+    inline = inline_of if version > UNTAGGED_VERSION else untagged_of
     try:
         return Manifest(
-            version=version,
             job=body["job"],
             checkpoint=CheckpointId(body["checkpoint"]),
             attempt=AttemptId(body["attempt"]),
             max_parallelism=body["max_parallelism"],
             created_ms=body["created_ms"],
-            operators={Uid(uid): _operator(value) for uid, value in body["operators"].items()},
+            operators={Uid(uid): _operator(value, inline) for uid, value in body["operators"].items()},
             kind=body.get("kind", "checkpoint"),
             lineage=body.get("lineage"),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptCheckpoint(
             f"the manifest lacks what format version {version} has: {type(error).__name__} {error}"
         ) from error
@@ -176,7 +178,7 @@ def _operator_json(operator: OperatorSnapshot) -> Json:
     parts = [
         {
             "index": part.index,
-            "inline": part.inline,
+            "inline": inline_json(part.inline),
             "states": {name: asdict(state) for name, state in part.states.items()},
         }
         for part in operator.parts
@@ -184,9 +186,9 @@ def _operator_json(operator: OperatorSnapshot) -> Json:
     return {"parallelism": operator.parallelism, "parts": parts}
 
 
-def _operator(value: Json) -> OperatorSnapshot:
+def _operator(value: Json, inline: Callable[[Json], Inline | None]) -> OperatorSnapshot:
     parts = tuple(
-        PartOf(part["index"], part["inline"], {name: _state(state) for name, state in part["states"].items()})
+        PartOf(part["index"], inline(part["inline"]), {name: _state(state) for name, state in part["states"].items()})
         for part in value["parts"]
     )
     return OperatorSnapshot(value["parallelism"], parts)

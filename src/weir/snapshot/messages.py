@@ -10,44 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex, Uid, VertexId
-
-Json: TypeAlias = Any
-"""What json.dumps takes: None, bool, int, float, str, list, dict with string keys."""
-
-
-# --- What a checkpoint is made of -------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class FileRef:
-    """One file of a snapshot, by its path relative to the job's checkpoint directory."""
-
-    path: str
-    length_bytes: int
-    checksum: str
-
-
-@dataclass(frozen=True)
-class StatePart:
-    """One state of one subtask: its files by name, and how they are read."""
-
-    format: str
-    files: Mapping[str, FileRef] = field(default_factory=dict)
-    detail: Json = None
-    """What the format needs to know besides."""
-
-
-@dataclass(frozen=True)
-class OperatorPart:
-    """What one operator of one subtask put into a checkpoint."""
-
-    uid: Uid
-    inline: Json = None
-    states: Mapping[str, StatePart] = field(default_factory=dict)
-    """By the name of the state."""
+from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex, VertexId
+from weir.snapshot.parts import Json, OperatorPart
 
 
 class Then(Enum):

@@ -16,7 +16,7 @@ import json
 from typing import Any
 
 from weir.errors import CorruptCheckpoint
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json
 
 _FRAME_START = b'{"body":'
 _FRAME_MIDDLE = b',"sha256":"'

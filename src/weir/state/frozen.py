@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from weir.errors import CheckpointError, CorruptCheckpoint
-from weir.snapshot.messages import FileRef, StatePart
+from weir.snapshot.parts import FileRef, StatePart
 
 KEY_GROUP_COLUMN = "__key_group"
 """First column (int32) of every keyed state table; the rows of each record batch are sorted by it."""

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from weir.errors import CheckpointError
-from weir.snapshot.messages import Json, StatePart
+from weir.snapshot.parts import Json, StatePart
 from weir.state.declared.cells import Cells, CellsView, Layers
 from weir.state.declared.container_handles import CellList, CellMap, GuardedMap
 from weir.state.declared.cursor import KeyCursor

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from weir.errors import ProtocolViolation
-from weir.snapshot.messages import StatePart
+from weir.snapshot.parts import StatePart
 from weir.state.backend import Backend
 from weir.state.declared.cursor import Key
 from weir.state.frozen import KEY_GROUP_COLUMN, FrozenState, RestoredState, StateWriter, write_tables

@@ -18,7 +18,7 @@ from weir.runtime.storage import layout
 from weir.runtime.storage.locations import open_storage
 from weir.runtime.storage.state_files import CheckpointWriter
 from weir.snapshot.manifest import build, encode
-from weir.snapshot.messages import OperatorPart, StatePart
+from weir.snapshot.parts import OperatorPart, Position, StatePart
 
 ROWS = pa.record_batch({"key": ["a", "b", "a", "c"], "value": [1, 2, 3, 4]})
 CHECKPOINT, ATTEMPT = CheckpointId(12), AttemptId(1)
@@ -39,7 +39,12 @@ def checkpoint(tmp_path: Path) -> Path:
         attempt=ATTEMPT,
         max_parallelism=128,
         created_ms=0,
-        parts={SubtaskId(VertexId(0), 0): (OperatorPart(Uid("sum"), None, states), OperatorPart(Uid("source"), 7))},
+        parts={
+            SubtaskId(VertexId(0), 0): (
+                OperatorPart(Uid("sum"), None, states),
+                OperatorPart(Uid("source"), Position(7)),
+            )
+        },
         parallelism={VertexId(0): 1},
     )
     storage.publish(layout.manifest_path(CHECKPOINT), encode(manifest))

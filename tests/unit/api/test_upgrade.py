@@ -21,7 +21,7 @@ from weir.runtime.storage.locations import open_storage
 from weir.runtime.storage.savepoints import origin_at
 from weir.runtime.storage.state_files import CheckpointWriter
 from weir.snapshot.manifest import build, encode
-from weir.snapshot.messages import OperatorPart
+from weir.snapshot.parts import OperatorPart, Position
 
 ROWS = [("a", 1), ("b", 2)]
 AGGREGATES = {"n": weir.count(), "sum": weir.sum("value")}
@@ -98,7 +98,7 @@ def checkpoint(tmp_path: Path) -> Path:
                         breathe=lambda: None,
                     )
                     states[name] = state.write(writer)
-            found.append(OperatorPart(operator.uid, 5 if operator.uid == "rows" else None, states))
+            found.append(OperatorPart(operator.uid, Position(5) if operator.uid == "rows" else None, states))
         parts[subtask] = tuple(found)
     manifest = build(
         job="job",

@@ -33,8 +33,6 @@ from weir.snapshot.manifest import Manifest
 from weir.snapshot.messages import (
     EpochsCommitted,
     FromTask,
-    Json,
-    OperatorPart,
     SnapshotTaken,
     SubtaskFinished,
     TaskFailed,
@@ -42,6 +40,7 @@ from weir.snapshot.messages import (
     TaskRunning,
     ToTask,
 )
+from weir.snapshot.parts import Inline, OperatorPart, PendingEpochs, Position
 
 N = TypeVar("N")
 
@@ -59,8 +58,8 @@ def two_tasks(uid: str = "op") -> Plan:
     )
 
 
-def _inline(spec: object) -> Json:
-    return {"pending": []} if isinstance(spec, Sink) else {"position": 0}
+def _inline(spec: object) -> Inline:
+    return PendingEpochs(()) if isinstance(spec, Sink) else Position(0)
 
 
 class FakeCluster:

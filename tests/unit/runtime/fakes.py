@@ -13,12 +13,21 @@ import pyarrow as pa
 from tests.sim.ports import SimChannel
 from weir.graph.plan import Edge, Exchange, Plan, PlannedOperator, Vertex
 from weir.ids import AttemptId, ChannelId, CheckpointId, EdgeId, Uid, VertexId
-from weir.operators.base import Emit, Frozen, InlinePart, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.base import (
+    Emit,
+    Frozen,
+    InlinePart,
+    Operator,
+    OperatorContext,
+    OperatorSpec,
+    Restored,
+    RestoredInline,
+)
 from weir.operators.sink import Sink, SinkWriter
 from weir.operators.source import Source, SourceReader
 from weir.runtime.storage.locations import MemoryStorage
 from weir.snapshot.commit import CommitGrant
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Inline, Json
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -321,7 +330,7 @@ def plan_of(*chains: tuple[int, Sequence[PlannedOperator]], edges: Sequence[tupl
     return Plan(vertices, exchanges, max_parallelism=8)
 
 
-def restored(*parts: Json, parallelism: int | None = None) -> Restored:
+def restored(*parts: Inline | None, parallelism: int | None = None) -> Restored:
     """Inline parts, one for each old subtask."""
     count = parallelism or len(parts)
-    return Restored([InlinePart(index, count, value) for index, value in enumerate(parts)])
+    return Restored([RestoredInline(index, count, value) for index, value in enumerate(parts)])

@@ -7,7 +7,8 @@ from weir.ids import AttemptId, CheckpointId, Lineage, Uid
 from weir.runtime.ports import Storage
 from weir.runtime.storage.checkpoints import CheckpointStore, Claim
 from weir.runtime.storage.locations import Below
-from weir.snapshot.manifest import VERSION, Manifest, OperatorSnapshot, PartOf
+from weir.snapshot.manifest import Manifest, OperatorSnapshot, PartOf
+from weir.snapshot.parts import Position
 
 LIFE, NEXT_LIFE = Lineage("00000000aa"), Lineage("00000000bb")
 
@@ -30,8 +31,8 @@ def claimed() -> tuple[FaultyStorage, CheckpointStore]:
 
 
 def manifest(checkpoint: int, attempt: int, *, job: str = "job", marker: str = "") -> Manifest:
-    operators = {Uid("op"): OperatorSnapshot(1, (PartOf(0, marker),))}
-    return Manifest(VERSION, job, CheckpointId(checkpoint), AttemptId(attempt), 8, 0.0, operators)
+    operators = {Uid("op"): OperatorSnapshot(1, (PartOf(0, Position(marker)),))}
+    return Manifest(job, CheckpointId(checkpoint), AttemptId(attempt), 8, 0.0, operators)
 
 
 def newest(claim: Claim) -> tuple[int, int | None]:

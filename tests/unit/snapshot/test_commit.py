@@ -33,7 +33,7 @@ from weir.snapshot.commit import (
     RetryDue,
     Retrying,
 )
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json
 
 
 def prepared(checkpoint: int, committable: Json = "") -> EpochPrepared:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
 
 import pytest
 
 from weir.errors import CheckpointError, CorruptCheckpoint, ProtocolViolation
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
+from weir.snapshot.commit import pending_of
 from weir.snapshot.manifest import VERSION, Manifest, OperatorSnapshot, PartOf, build, checksum, decode, encode
-from weir.snapshot.messages import FileRef, OperatorPart, StatePart
+from weir.snapshot.parts import FileRef, OperatorPart, PendingEpochs, Position, StatePart, Untagged
+from weir.snapshot.records import seal, unseal
 
+PENDING = PendingEpochs(((CheckpointId(7), {"x": 1.5}),))
 READ, SUM, OUT = Uid("read"), Uid("sum – Σ"), Uid("out")
 FILE = FileRef("chk-7/a2-sum-0-sums-0", 1_234, "sha256:00")
 STATE = StatePart("arrow", {"0": FILE}, {"rows": 3})
 PARALLELISM = {VertexId(0): 1, VertexId(1): 2}
 PARTS = {
-    SubtaskId(VertexId(1), 1): (OperatorPart(SUM), OperatorPart(OUT, {"pending": [[7, {"x": 1.5}]]})),
-    SubtaskId(VertexId(0), 0): (OperatorPart(READ, {"offset": 10**18, "name": "ü\ud800"}),),
+    SubtaskId(VertexId(1), 1): (OperatorPart(SUM), OperatorPart(OUT, PENDING)),
+    SubtaskId(VertexId(0), 0): (OperatorPart(READ, Position({"offset": 10**18, "name": "ü\ud800"})),),
     SubtaskId(VertexId(1), 0): (OperatorPart(SUM, None, {"sums": STATE}), OperatorPart(OUT)),
 }
 
@@ -39,12 +41,11 @@ def example(parts: dict[SubtaskId, tuple[OperatorPart, ...]] = PARTS) -> Manifes
 def test_the_parts_of_all_subtasks_are_put_together_by_operator_and_index() -> None:
     manifest = example()
     assert manifest.operators == {
-        READ: OperatorSnapshot(1, (PartOf(0, {"offset": 10**18, "name": "ü\ud800"}),)),
+        READ: OperatorSnapshot(1, (PartOf(0, Position({"offset": 10**18, "name": "ü\ud800"})),)),
         SUM: OperatorSnapshot(2, (PartOf(0, None, {"sums": STATE}), PartOf(1))),
-        OUT: OperatorSnapshot(2, (PartOf(0), PartOf(1, {"pending": [[7, {"x": 1.5}]]}))),
+        OUT: OperatorSnapshot(2, (PartOf(0), PartOf(1, PENDING))),
     }
     assert manifest.files == (FILE,)
-    assert manifest.version == VERSION
 
 
 @pytest.mark.parametrize(
@@ -72,6 +73,32 @@ def test_the_bytes_are_plain_json() -> None:
     assert json.loads(encode(example()))["body"]["operators"]["read"]["parallelism"] == 1
 
 
+def test_what_is_inline_says_what_it_is() -> None:
+    operators = json.loads(encode(example()))["body"]["operators"]
+    assert operators["read"]["parts"][0]["inline"]["kind"] == "position"
+    assert operators["out"]["parts"][1]["inline"] == {"kind": "pending_epochs", "epochs": [[7, {"x": 1.5}]]}
+
+
+def test_a_manifest_of_format_1_is_read_and_written_on_as_what_it_is() -> None:
+    body = unseal(encode(example()), "")
+    for uid, inline in (("read", {"offset": 3}), ("out", {"pending": [[7, {"x": 1.5}]]})):
+        body["operators"][uid]["parts"][0]["inline"] = inline
+    body["operators"]["out"]["parts"][1]["inline"] = None
+    old = decode(seal({**body, "version": 1}))
+    assert old.operators[READ].parts[0].inline == Untagged({"offset": 3})
+    assert pending_of(old, OUT) == [{"x": 1.5}]
+    assert decode(encode(old)) == old
+    assert unseal(encode(old), "")["version"] == VERSION
+
+
+def test_an_inline_part_without_a_tag_or_with_an_unknown_one_is_refused_in_the_format_of_today() -> None:
+    body = unseal(encode(example()), "")
+    for inline in ({"pending": []}, {"kind": "no such", "value": 1}, {"kind": "position"}, 5):
+        body["operators"]["read"]["parts"][0]["inline"] = inline
+        with pytest.raises(CorruptCheckpoint, match=f"what format version {VERSION} has"):
+            decode(seal(body))
+
+
 def test_every_flipped_bit_is_detected() -> None:
     data = encode(example())
     for position in range(len(data)):
@@ -96,7 +123,7 @@ def test_a_newer_version_is_told_from_damage_and_named() -> None:
     with pytest.raises(
         CheckpointError, match=f"version {VERSION + 1}, and this Weir reads versions up to {VERSION}"
     ) as e:
-        decode(encode(replace(example(), version=VERSION + 1)))
+        decode(seal({**unseal(encode(example()), ""), "version": VERSION + 1}))
     assert not isinstance(e.value, CorruptCheckpoint)
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.states import as_restored, table_of
 from weir.errors import CheckpointError
 from weir.snapshot.manifest import checksum
-from weir.snapshot.messages import FileRef, StatePart
+from weir.snapshot.parts import FileRef, StatePart
 from weir.state.declared.kinds import BroadcastState, OperatorListState, OperatorState, Pickled
 from weir.state.frozen import FrozenState, RestoredPart
 from weir.state.operator_state import OperatorStates, RestoredOperatorState, redistribution_of

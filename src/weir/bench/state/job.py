@@ -30,6 +30,7 @@ from weir.bench.harness import BenchOptions, Show, bench
 from weir.errors import WeirError
 from weir.ids import Uid
 from weir.runtime.storage.savepoints import origin_at
+from weir.snapshot.parts import Position, read_as
 
 Kind = Literal["rows", "columns"]
 """A process function with an entry of 100 bytes, or a batch function with 12 numbers, by key."""
@@ -200,4 +201,4 @@ def _counts(table: pa.Table) -> int:
 def _rows_given(checkpoint: Path) -> int:
     origin = origin_at(str(checkpoint))
     parts = origin.read(origin.open()).operators[Uid("source")].parts
-    return sum(sum(part.inline["rounds"].values()) for part in parts)
+    return sum(sum(position.value["rounds"].values()) for part in parts if (position := read_as(part.inline, Position)))

@@ -23,7 +23,7 @@ from weir.runtime.spark.session import check_slots, driver_host, is_local, task_
 from weir.runtime.storage.leftovers import TemporaryPlace
 from weir.runtime.storage.stores.retry import patience_of
 from weir.schema import parse_type
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -16,7 +16,7 @@ import pyarrow as pa
 from weir.errors import DataError
 from weir.runtime.storage.locations import ReadableStorage
 from weir.runtime.storage.stores.details import FileDetails
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json
 
 SMALL_FILE_BYTES = 65_536
 """Files up to this length are compared by content."""

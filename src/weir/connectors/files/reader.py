@@ -21,7 +21,7 @@ from weir.operators.source import SourceReader
 from weir.runtime.storage.stores.details import FileDetails
 from weir.runtime.storage.stores.files import translated
 from weir.runtime.storage.stores.retry import Patience, patience_of
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json
 
 WAIT_MIN_MS, WAIT_MAX_MS = 1.0, 100.0
 

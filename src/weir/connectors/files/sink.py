@@ -25,7 +25,7 @@ from weir.operators.sink import Fence, Sink, SinkOwner, SinkWriter
 from weir.runtime.storage.locations import absolute_location, open_storage, open_writable, place_of, shown_location
 from weir.runtime.storage.stores.retry import DEFAULT_PATIENCE, patience_of
 from weir.snapshot.commit import CommitGrant
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json
 
 FileFormat = Literal["jsonl", "csv", "parquet", "arrow"]
 

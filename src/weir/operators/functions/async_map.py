@@ -21,7 +21,7 @@ from weir.operators.calls import AsyncFunction, CallPolicy, Calls, CallTimedOut
 from weir.operators.functions.row_codec import RowReader, RowWriter, emit
 from weir.operators.user_code import operator_label, user_code_error
 from weir.schema import parse_schema
-from weir.snapshot.messages import StatePart
+from weir.snapshot.parts import StatePart
 from weir.state.frozen import FrozenState, StateWriter, write_tables
 from weir.state.operator_state import REDISTRIBUTE, SPLIT
 from weir.state.values.conversion import shown

@@ -17,12 +17,13 @@ from typing import Any
 import pyarrow as pa
 
 from weir.errors import UserCodeError, WeirError
-from weir.operators.base import WATERMARK, Emit, Frozen, OperatorContext, Restored
+from weir.operators.base import Emit, Frozen, OperatorContext, Restored
 from weir.operators.functions.at_key import KeyedRowOperator
 from weir.operators.functions.context import NO_KEY, Moment, ProcessContext, Timers
 from weir.operators.functions.interfaces import KeyedFunction, States, keyed_states, operator_states
 from weir.operators.functions.row_codec import RowReader, Rows, RowWriter, emit, spread
 from weir.operators.user_code import operator_label, user_code_error
+from weir.snapshot.parts import Progress
 from weir.snapshot.watermarks import END_US
 from weir.state.backend import declare
 from weir.state.declared.base import StateDescriptor
@@ -323,7 +324,7 @@ class FunctionOperator(KeyedRowOperator):
 
     def freeze(self) -> Frozen:
         frozen = super().freeze()
-        inline = {WATERMARK: self._moment.watermark_us} if self._opened else None
+        inline = Progress(self._moment.watermark_us) if self._opened else None
         if self._timers is None:
             return replace(frozen, inline=inline)
         return Frozen(inline, {**frozen.states, TIMERS: self._timers.freeze()})

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from weir.errors import PlanError, ProtocolViolation
 from weir.operators.aggregates.state import BATCH_ROWS_MAX
-from weir.operators.base import WATERMARK, Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.joins.base import LEFT, RIGHT, Half, restored_progress, row_times
 from weir.operators.joins.output import JoinLayout, Pieces
 from weir.operators.joins.panes import RunPanes, rows_verdict
@@ -23,6 +23,7 @@ from weir.operators.joins.side import gathered
 from weir.operators.joins.versions import Versions
 from weir.operators.user_code import operator_label
 from weir.operators.windows.event_time import AlignedWindows
+from weir.snapshot.parts import Progress
 from weir.snapshot.watermarks import NEVER_US
 from weir.state.keys.hashing import take_rows
 from weir.state.keys.xxhash64 import Ints
@@ -135,7 +136,7 @@ class AsOfJoinOperator(Operator):
             LEFT: self._left.panes.freeze(self._context.max_parallelism),
             RIGHT: self._versions.freeze(self._context.max_parallelism),
         }
-        return Frozen({WATERMARK: self._watermark_us, "rows_late": self.rows_late}, states)
+        return Frozen(Progress(self._watermark_us, self.rows_late), states)
 
     def _emit(self, batch: pa.RecordBatch, times: Ints, pieces: Pieces) -> None:
         alone = np.ones(batch.num_rows, np.bool_)

@@ -14,11 +14,12 @@ import pyarrow as pa
 
 from weir.errors import DataError, PlanError, ProtocolViolation
 from weir.operators.aggregates.state import BATCH_ROWS_MAX
-from weir.operators.base import WATERMARK, Emit, Frozen, Operator, OperatorContext, Restored
+from weir.operators.base import Emit, Frozen, Operator, OperatorContext, Restored
 from weir.operators.joins.panes import RunPanes
 from weir.operators.joins.runs import SortedRun
 from weir.operators.joins.side import JoinSide, gathered
 from weir.operators.user_code import operator_label
+from weir.snapshot.parts import Progress
 from weir.snapshot.watermarks import NEVER_US
 from weir.state.keys.hashing import take_rows
 from weir.state.keys.store import Mask
@@ -100,7 +101,7 @@ class BufferedJoin(Operator):
             state: half.panes.freeze(self._context.max_parallelism)
             for state, half in zip((LEFT, RIGHT), self._halves, strict=True)
         }
-        return Frozen({WATERMARK: self._watermark_us, "rows_late": self.rows_late}, states)
+        return Frozen(Progress(self._watermark_us, self.rows_late), states)
 
     def _late(self, times: Ints) -> Mask | None:
         """Which rows come too late; None: none does."""
@@ -130,5 +131,5 @@ def row_times(side: JoinSide, batch: pa.RecordBatch, context: OperatorContext) -
 def restored_progress(restored: Restored, context: OperatorContext) -> tuple[int, int]:
     """The watermark, and how many rows were late before."""
     return restored.watermark_us, sum(
-        value["rows_late"] for value in restored.inline_for(context.index, context.parallelism)
+        own.rows_late for own in restored.inline_for(context.index, context.parallelism, Progress)
     )

@@ -21,9 +21,10 @@ import pyarrow.compute as pc
 
 from weir.config import Duration, duration_ms
 from weir.errors import DataError, PlanError, SchemaError
-from weir.operators.base import WATERMARK, Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.user_code import operator_label, user_code_error
 from weir.snapshot.elements import StreamIdle, Watermark
+from weir.snapshot.parts import SplitProgress
 from weir.snapshot.watermark_groups import limit_us
 from weir.snapshot.watermarks import NEVER_US
 from weir.state.values.conversion import shown
@@ -134,17 +135,17 @@ class AssigningWatermarks(Operator):
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
         self._label = operator_label(context)
-        parts = [] if restored is None else [part for part in restored.inline if part.value is not None]
-        own = [part for part in parts if (part.index, part.parallelism) == (context.index, context.parallelism)]
+        parts = [] if restored is None else restored.all_inline(SplitProgress)
+        own = [] if restored is None else restored.inline_of(context.index, context.parallelism, SplitProgress)
         for part in parts:
-            for split, latest_us in part.value["splits"].items():
+            for split, latest_us in part.splits.items():
                 if split != ONLY:  # a split with a name is the same wherever it is read
                     self._restored[split] = max(self._restored.get(split, NEVER_US), latest_us)
         # Where rows now come from other subtasks than before, the slowest of all is safe.
-        known = [part.value["splits"].get(ONLY, NEVER_US) for part in own or parts]
+        known = [part.splits.get(ONLY, NEVER_US) for part in own or parts]
         self._restored[ONLY] = min(known, default=NEVER_US)
         # What was told before the restart is told again, so that a stream without new rows holds nothing back.
-        self._repeated_us = min((part.value[WATERMARK] for part in own or parts), default=NEVER_US)
+        self._repeated_us = min((part.watermark_us for part in own or parts), default=NEVER_US)
 
     def reading(self, split: str, still_open: Collection[str] | None) -> None:
         """The next rows come from this split. `still_open`: all that may still have rows; None: nobody knows."""
@@ -236,7 +237,7 @@ class AssigningWatermarks(Operator):
 
     def freeze(self) -> Frozen:
         known = {split: found.latest_us for split, found in self._splits.items()}
-        return Frozen({"splits": {**self._restored, **known}, WATERMARK: max(self._passed_us, self._repeated_us)})
+        return Frozen(SplitProgress(max(self._passed_us, self._repeated_us), {**self._restored, **known}))
 
     def _rest(self, now_ms: float) -> StreamIdle | None:
         if self._strategy.idle_after_ms is None or self._is_idle:

@@ -20,11 +20,12 @@ from weir.operators.aggregates.frames import distinct
 from weir.operators.aggregates.layout import check_same_columns
 from weir.operators.aggregates.partial import PartialOperator
 from weir.operators.aggregates.state import Accumulators, in_batches
-from weir.operators.base import WATERMARK, Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.user_code import operator_label
 from weir.operators.windows.definition import WindowDefinition, shown
 from weir.operators.windows.event_time import TimeWindows
 from weir.operators.windows.panes import PaneGroup, PaneStore
+from weir.snapshot.parts import Progress
 from weir.snapshot.watermarks import NEVER_US
 from weir.state.columns.panes import FrozenPanes
 from weir.state.frozen import KEY_GROUP_COLUMN
@@ -162,8 +163,8 @@ class WindowAggregateOperator(Operator):
         if restored is None:
             return
         self._watermark_us = restored.watermark_us
-        own = restored.inline_for(context.index, context.parallelism)
-        self.rows_late = sum(value["rows_late"] for value in own)
+        own = restored.inline_for(context.index, context.parallelism, Progress)
+        self.rows_late = sum(progress.rows_late for progress in own)
         for table in restored.tables(STATE):
             self._take_over(table)
 
@@ -211,7 +212,7 @@ class WindowAggregateOperator(Operator):
     def freeze(self) -> Frozen:
         if self._changed:
             raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
-        inline = {WATERMARK: self._watermark_us, "rows_late": self.rows_late}
+        inline = Progress(self._watermark_us, self.rows_late)
         panes = self._store.freeze()
         return Frozen(inline, {STATE: FrozenPanes(self._spec.stored, panes, self._context.max_parallelism)})
 

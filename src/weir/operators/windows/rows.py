@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from weir.errors import CheckpointError, PlanError
 from weir.operators.aggregates.layout import check_same_columns
-from weir.operators.base import WATERMARK, Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.functions.row_codec import emit
 from weir.operators.time.watermarks import check_time_column
 from weir.operators.user_code import operator_label, user_code_error
@@ -26,6 +26,7 @@ from weir.operators.windows.definition import event_times, shown
 from weir.operators.windows.event_time import GlobalWindows, SessionWindows, TimeWindows
 from weir.operators.windows.functions import Groups, WindowFunction
 from weir.operators.windows.triggers import Cause, Continuous, OnWatermark, Trigger, WindowColumns
+from weir.snapshot.parts import Progress
 from weir.snapshot.watermarks import END_US, NEVER_US
 from weir.state.keys.xxhash64 import Ints
 
@@ -133,7 +134,7 @@ class WindowRowsOperator(Operator):
         if restored is None:
             return
         self._watermark_us = restored.watermark_us
-        self.rows_late = sum(value["rows_late"] for value in restored.inline_for(context.index, context.parallelism))
+        self.rows_late = sum(own.rows_late for own in restored.inline_for(context.index, context.parallelism, Progress))
         if tables := list(restored.tables(STATE)):
             for table in tables:
                 if refusal := self._spec.buffer.refusal(table.schema):
@@ -141,8 +142,7 @@ class WindowRowsOperator(Operator):
             self._buffer.take_over(tables)
         self._flushed = len(self._buffer)
         # What was due by the wall clock stays due when it was.
-        known = [part.value for part in restored.inline if part.value is not None]
-        due_ms = [wake_ms for value in known if (wake_ms := value.get("wake_ms")) is not None]
+        due_ms = [known.wake_ms for known in restored.all_inline(Progress) if known.wake_ms is not None]
         if self._trigger.every_ms is not None and len(self._buffer):
             self._wake_ms = min(due_ms, default=None)
         self._plan_tick()
@@ -190,7 +190,7 @@ class WindowRowsOperator(Operator):
         self._flushed = count
 
     def freeze(self) -> Frozen:
-        inline = {WATERMARK: self._watermark_us, "rows_late": self.rows_late, "wake_ms": self._wake_ms}
+        inline = Progress(self._watermark_us, self.rows_late, self._wake_ms)
         return Frozen(inline, {STATE: self._buffer.freeze(self._context)})
 
     # --- Which rows are of which window ---

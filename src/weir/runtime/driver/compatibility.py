@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from weir.errors import CheckpointError
 from weir.graph.plan import Plan
-from weir.operators.base import OperatorSpec, is_progress, key_group_range
+from weir.operators.base import OperatorSpec, key_group_range
 from weir.runtime.ports import Storage
 from weir.runtime.storage.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest, OperatorSnapshot
+from weir.snapshot.parts import is_missed
 from weir.state.frozen import RestoredPart, StateFiles, part_schema
 
 DROP = "allow_dropped_state=True (weir run --allow-dropped-state)"
@@ -34,7 +35,7 @@ def check_compatible(manifest: Manifest, plan: Plan, storage: Storage, *, may_dr
     operators = {operator.uid: operator for vertex in plan.vertices for operator in vertex.operators}
     for uid, snapshot in manifest.operators.items():
         held = {state for part in snapshot.parts for state in part.states}
-        inline = any(part.inline is not None and not is_progress(part.inline) for part in snapshot.parts)
+        inline = any(is_missed(part.inline) for part in snapshot.parts)
         operator = operators.get(uid)
         if operator is None:
             if held or inline:

@@ -38,6 +38,7 @@ from weir.runtime.storage.checkpoints import CheckpointStore, Claim
 from weir.snapshot import messages as m
 from weir.snapshot.coordinator.machine import Coordinator
 from weir.snapshot.coordinator.run import CoordinatorSettings
+from weir.snapshot.parts import Json
 from weir.snapshot.restart import OUTAGE_CODES, Failure, Restarts
 
 
@@ -225,7 +226,7 @@ class Driver:
         return list(self._coordinator.history)
 
     @property
-    def metrics(self) -> list[m.Json]:
+    def metrics(self) -> list[Json]:
         """The latest that each task has told."""
         return [told for region in self._regions for told in region.metrics.values()]
 

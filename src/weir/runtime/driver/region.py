@@ -20,6 +20,7 @@ from weir.runtime.driver.verdicts import Verdict
 from weir.runtime.ports import Clock, Cluster
 from weir.runtime.storage.checkpoints import Claim
 from weir.snapshot import messages as m
+from weir.snapshot.parts import Json
 
 
 def regions_of(plan: Plan, settings: Settings) -> tuple[Plan, ...]:
@@ -38,7 +39,7 @@ class Region:
     def __init__(self, plan: Plan, settings: Settings, *, clock: Clock, cluster: Cluster) -> None:
         self.plan = plan
         self.phase: Phase = phases.Created()
-        self.metrics: dict[TaskIndex, m.Json] = {}
+        self.metrics: dict[TaskIndex, Json] = {}
         """The latest that each task has told."""
         self._settings = RegionSettings.of(settings, plan.parallelism)
         self._clock = clock

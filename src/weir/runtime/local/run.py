@@ -30,7 +30,8 @@ from weir.runtime.task.calls import ThreadedCalls
 from weir.runtime.task.deploy import deploy
 from weir.runtime.task.worker import Worker, WorkerConfig, WorkerPorts
 from weir.snapshot.coordinator.run import CoordinatorSettings
-from weir.snapshot.messages import DeployTask, FromTask, Json, StopTask, TaskRegistered, ToTask
+from weir.snapshot.messages import DeployTask, FromTask, StopTask, TaskRegistered, ToTask
+from weir.snapshot.parts import Json
 
 JOB = "local"
 TURN_MS = 1.0

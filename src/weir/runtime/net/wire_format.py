@@ -29,6 +29,7 @@ from weir.runtime.ports import Element
 from weir.snapshot import messages
 from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput, Marker, StreamIdle, Watermark
 from weir.snapshot.messages import FromTask, ToTask
+from weir.snapshot.parts import Inline, inline_json, inline_of
 
 BATCH, BATCH_WITH_DICTIONARIES, BARRIER, BARRIER_CANCELLED, END_OF_INPUT, CREDIT, MESSAGE = range(16, 23)
 WATERMARK, STREAM_IDLE = 23, 24
@@ -80,6 +81,8 @@ def decode_message(frame: bytes | pa.Buffer) -> FromTask | ToTask:
 
 def _plain(value: Any) -> Any:
     """Dataclasses as dicts; the rest is JSON already (named tuples are lists to json)."""
+    if isinstance(value, Inline):
+        return inline_json(value)
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -106,6 +109,8 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, typing.NewType):
         return _reader(hint.__supertype__)
+    if hint == Inline | None:
+        return inline_of
     if origin in (typing.Union, types.UnionType):
         inner = _reader(next(a for a in arguments if a is not type(None)))
         return lambda value: None if value is None else inner(value)

@@ -18,7 +18,7 @@ from weir.runtime.ports import Storage
 from weir.runtime.storage import layout
 from weir.runtime.storage.layout import AttemptNote, Note
 from weir.snapshot.checkpoints import AttemptStart, PublishedCheckpoint, overtaken_by
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json
 from weir.snapshot.records import seal, unseal
 
 ATTEMPTS_KEPT = 64

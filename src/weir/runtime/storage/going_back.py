@@ -14,7 +14,7 @@ from weir.runtime.ports import Storage
 from weir.runtime.storage import layout
 from weir.runtime.storage.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest
-from weir.snapshot.messages import FileRef
+from weir.snapshot.parts import FileRef
 
 
 def copied(storage: Storage, manifest: Manifest, checkpoint: CheckpointId, attempt: AttemptId) -> Manifest:

@@ -19,7 +19,7 @@ from weir.ids import CheckpointId
 from weir.runtime.ports import Storage
 from weir.runtime.storage import layout
 from weir.snapshot.manifest import checksum, decode
-from weir.snapshot.messages import FileRef
+from weir.snapshot.parts import FileRef
 
 _UNFINISHED = ".unfinished"
 

@@ -27,7 +27,7 @@ from weir.runtime.storage.state_files import CheckpointWriter
 from weir.runtime.storage.stores.retry import DEFAULT_PATIENCE, Patience, patience_of
 from weir.snapshot.checkpoints import Listing
 from weir.snapshot.manifest import Manifest, PartOf, decode, encode
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import PendingEpochs, read_as
 
 OpenStorage = Callable[[str], Storage]
 
@@ -203,7 +203,7 @@ def left_to_commit(manifest: Manifest) -> list[Uid]:
     return [
         uid
         for uid, operator in manifest.operators.items()
-        if any(_is_pending(part.inline) and part.inline["pending"] for part in operator.parts)
+        if any(pending.epochs for part in operator.parts if (pending := _pending(part)) is not None)
     ]
 
 
@@ -217,9 +217,8 @@ def without_pending(manifest: Manifest) -> Manifest:
 
 
 def _without_pending(part: PartOf) -> PartOf:
-    return replace(part, inline=None) if _is_pending(part.inline) else part
+    return part if _pending(part) is None else replace(part, inline=None)
 
 
-def _is_pending(inline: Json) -> bool:
-    """What SinkEnd.inline makes."""
-    return isinstance(inline, dict) and set(inline) == {"pending"}
+def _pending(part: PartOf) -> PendingEpochs | None:
+    return read_as(part.inline, PendingEpochs)

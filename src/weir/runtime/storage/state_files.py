@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from weir.errors import CheckpointError, CorruptCheckpoint
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid
-from weir.operators.base import InlinePart, OperatorContext, Restored, key_group_range
+from weir.operators.base import OperatorContext, Restored, RestoredInline, key_group_range
 from weir.runtime.ports import Storage
 from weir.runtime.storage import layout
 from weir.runtime.storage.local_copies import LocalCopies
 from weir.snapshot.manifest import Manifest, checksum
-from weir.snapshot.messages import FileRef
+from weir.snapshot.parts import FileRef
 from weir.state.frozen import RestoredPart, RestoredParts, RestoredState
 from weir.state.operator_state import RestoredOperatorState, redistribution_of
 
@@ -136,7 +136,7 @@ def restored_part(
     operator = manifest.operators.get(context.uid)
     if operator is None:
         return None
-    inline = [InlinePart(part.index, operator.parallelism, part.inline) for part in operator.parts]
+    inline = [RestoredInline(part.index, operator.parallelism, part.inline) for part in operator.parts]
     own = context.key_groups
     files = CheckpointFiles(storage)
     found: dict[str, list[RestoredPart]] = {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weir.graph.plan import Plan
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json
 
 COUNTERS = ("rows_in", "rows_out", "bytes_in", "bytes_out", "rows_late")
 

@@ -32,7 +32,7 @@ from weir.snapshot.commit import (
     RestoredPending,
     RetryDue,
 )
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json, PendingEpochs
 
 
 class SinkEnd:
@@ -68,8 +68,8 @@ class SinkEnd:
         if restored is None or checkpoint is None:
             self._writer.open(self._context, None)
             return
-        parts = restored.inline_for(self._context.index, self._context.parallelism)
-        pending = [committable for part in parts for _, committable in part["pending"]]
+        parts = restored.inline_for(self._context.index, self._context.parallelism, PendingEpochs)
+        pending = [committable for part in parts for _, committable in part.epochs]
         self._writer.open(self._context, pending)
         self._handle(RestoredPending(checkpoint, pending))
 
@@ -101,10 +101,10 @@ class SinkEnd:
             self._handle(RetryDue(now_ms))
 
     @property
-    def inline(self) -> Json:
+    def inline(self) -> PendingEpochs | None:
         """What the manifest must hold for this sink; None when all is committed, so that the sink may be removed."""
-        pending = [[checkpoint, committable] for checkpoint, committable in self._committer.pending]
-        return {"pending": pending} if pending else None
+        pending = self._committer.pending
+        return PendingEpochs(pending) if pending else None
 
     def close(self) -> None:
         self._writer.close()

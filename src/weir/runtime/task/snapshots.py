@@ -19,7 +19,8 @@ from weir.runtime.storage.locations import open_storage
 from weir.runtime.storage.savepoints import OpenStorage, SavepointWriter
 from weir.runtime.storage.state_files import CheckpointWriter
 from weir.runtime.task.sink_end import SinkEnd
-from weir.snapshot.messages import Json, OperatorPart, SnapshotDeclined, SnapshotTaken, StatePart
+from weir.snapshot.messages import SnapshotDeclined, SnapshotTaken
+from weir.snapshot.parts import Json, OperatorPart, StatePart
 from weir.state.frozen import FrozenState
 
 

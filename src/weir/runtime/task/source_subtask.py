@@ -17,6 +17,7 @@ from weir.operators.source import SourceReader
 from weir.runtime.task.chain import Counters
 from weir.runtime.task.subtask import Equipment, Subtask
 from weir.snapshot.elements import Barrier, BarrierCancelled
+from weir.snapshot.parts import Position
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,8 @@ class SourceSubtask(Subtask):
             self._cancelled.remove(checkpoint)
             self._gate.mark(BarrierCancelled(checkpoint))
             return
-        self._snapshot(trigger.barrier, {self.context.uid: Frozen(self.reader.position())})
+        position = self.reader.position()
+        frozen = Frozen(None if position is None else Position(position))
+        self._snapshot(trigger.barrier, {self.context.uid: frozen})
         if trigger.pause:
             self._paused_by = checkpoint

@@ -48,7 +48,6 @@ from weir.snapshot.messages import (
     DrainSources,
     EpochsCommitted,
     Heartbeat,
-    Json,
     ResumeSources,
     SourceReached,
     SourcesReached,
@@ -58,6 +57,7 @@ from weir.snapshot.messages import (
     ToTask,
     TriggerCheckpoint,
 )
+from weir.snapshot.parts import Json
 from weir.state.place import StatePlace
 
 
@@ -289,7 +289,7 @@ class _Builder:
         restored = self._restored(context)
         reader = source.reader()
         self._opened.append(reader.close)
-        reader.open(context, None if restored is None else restored.inline)
+        reader.open(context, None if restored is None else restored.positions)
         rows_max = self._config.settings.batch_rows_max
         return SourceSubtask(equipment, context=context, reader=reader, rows_max=rows_max)
 

@@ -27,13 +27,13 @@ from weir.snapshot.messages import (
     CoordinatorEffect,
     FailRequest,
     LeaveAttempt,
-    OperatorPart,
     PublishSavepoint,
     SendDrain,
     SendResume,
     SnapshotTaken,
     Then,
 )
+from weir.snapshot.parts import OperatorPart
 
 REQUESTS_WAITING_MAX = 100
 """Requests that may wait for their turn; more are refused."""

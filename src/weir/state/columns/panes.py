@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from weir.snapshot.messages import FileRef, StatePart
+from weir.snapshot.parts import FileRef, StatePart
 from weir.state.frozen import ARROW, FrozenState, StateWriter, encode_table
 from weir.state.keys.hashing import key_groups
 from weir.state.keys.index import FrozenKeys

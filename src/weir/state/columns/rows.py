@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from weir.snapshot.messages import FileRef, StatePart
+from weir.snapshot.parts import FileRef, StatePart
 from weir.state.frozen import ARROW, FrozenState, StateWriter, encode_table
 from weir.state.keys.hashing import hash_keys, key_groups, take_rows
 from weir.state.keys.store import Mask

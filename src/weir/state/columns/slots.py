@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from weir.snapshot.messages import StatePart
+from weir.snapshot.parts import StatePart
 from weir.state.columns.growing import grown
 from weir.state.frozen import (
     GONE_COLUMN,

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from weir.errors import CheckpointError, CorruptCheckpoint
-from weir.snapshot.messages import FileRef, StatePart
+from weir.snapshot.parts import FileRef, StatePart
 from weir.state.declared.cursor import TOUCHED_COLUMN
 from weir.state.frozen import FrozenState, RestoredPart, StateWriter
 from weir.state.rocks.database import Database, Links, open_read_only, scan

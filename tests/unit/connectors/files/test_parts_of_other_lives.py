@@ -23,7 +23,9 @@ from weir.runtime.driver.claims import ClaimDesk
 from weir.runtime.storage.checkpoints import CheckpointStore, Claim
 from weir.runtime.storage.locations import open_storage
 from weir.runtime.storage.stores.files import LocalStorage
-from weir.snapshot.manifest import VERSION, Manifest, OperatorSnapshot, PartOf
+from weir.snapshot.commit import pending_of
+from weir.snapshot.manifest import Manifest, OperatorSnapshot, PartOf
+from weir.snapshot.parts import PendingEpochs
 
 NEXT_LIFE = "00000000bb"
 
@@ -209,9 +211,9 @@ class Run:
         """Published, and not committed."""
         self.writer.write(rows(*numbers))
         committable = self.writer.prepare(self.next)()
-        part = PartOf(0, {"pending": [[self.next, committable]]})
+        part = PartOf(0, PendingEpochs(((self.next, committable),)))
         operators = {Uid("out"): OperatorSnapshot(1, (part,))}
-        self.store.publish(Manifest(VERSION, "job", self.next, self.claim.attempt, 128, 0.0, operators))
+        self.store.publish(Manifest("job", self.next, self.claim.attempt, 128, 0.0, operators))
         self.next = CheckpointId(self.next + 1)
         return [committable]
 
@@ -220,7 +222,7 @@ class Run:
 
 
 def _pending(manifest: Manifest) -> list[Any]:
-    return [committable for _, committable in manifest.operators[Uid("out")].parts[0].inline["pending"]]
+    return pending_of(manifest, Uid("out"))
 
 
 def plan_of(out: Path) -> Plan:

@@ -34,7 +34,7 @@ from weir.operators.base import NO_LINEAGE
 from weir.runtime.storage.locations import MemoryStorage, register_scheme
 from weir.runtime.storage.stores.files import LocalStorage
 from weir.runtime.storage.stores.objects import ObjectStorage
-from weir.snapshot.messages import Json
+from weir.snapshot.parts import Json
 
 NEXT_LIFE = "abcdef0123"
 """The lineage of a run that began anew."""

@@ -16,7 +16,7 @@ from tests.states import as_restored, table_of
 from tests.unit.operators.running import context, rows
 from weir import connectors as io
 from weir.errors import PlanError, SchemaError, UserCodeError
-from weir.operators.base import InlinePart, Operator, Restored
+from weir.operators.base import Operator, Restored, RestoredInline
 from weir.operators.functions.keyed import FIRED_AT_ONCE
 from weir.operators.functions.process import ProcessRows
 from weir.snapshot.watermarks import END_US
@@ -174,7 +174,7 @@ class By:
     def moved(self) -> Restored:
         frozen = self.operator.freeze()
         tables = {name: [table_of(state)] for name, state in frozen.states.items()}
-        return Restored([InlinePart(0, 1, frozen.inline)], as_restored(tables))
+        return Restored([RestoredInline(0, 1, frozen.inline)], as_restored(tables))
 
 
 class Echo(weir.ProcessFunction):

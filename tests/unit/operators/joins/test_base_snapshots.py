@@ -15,7 +15,7 @@ from tests.seeds import seeds
 from tests.states import Shelf
 from tests.unit.operators.running import context
 from weir.errors import CheckpointError
-from weir.operators.base import Frozen, InlinePart, Operator, OperatorSpec, Restored
+from weir.operators.base import Frozen, Operator, OperatorSpec, Restored, RestoredInline
 from weir.operators.joins.as_of import AsOfJoin
 from weir.operators.joins.base import BufferedJoin
 from weir.operators.joins.interval import IntervalJoin
@@ -23,7 +23,7 @@ from weir.operators.joins.output import JoinLayout
 from weir.operators.joins.side import JoinSide
 from weir.operators.joins.window import CoGroup, WindowJoin, window_fields
 from weir.operators.windows.event_time import AlignedWindows
-from weir.snapshot.messages import StatePart
+from weir.snapshot.parts import StatePart
 from weir.snapshot.watermarks import END_US
 from weir.state.frozen import RestoredPart, RestoredParts
 from weir.state.keys.splitting import split_by_owner
@@ -81,7 +81,7 @@ class Subtasks:
             operator, here = spec.make(), context(index, parallelism)
             restored = None
             if before is not None:
-                inline = [InlinePart(i, len(parts), frozen.inline) for i, frozen in enumerate(before[1])]
+                inline = [RestoredInline(i, len(parts), frozen.inline) for i, frozen in enumerate(before[1])]
                 old = [context(i, len(parts)).key_groups for i in range(len(parts))]
                 states = {
                     name: RestoredParts(

@@ -13,7 +13,7 @@ import weir
 from tests.seeds import seeds
 from tests.unit.runtime.fakes import context
 from weir.errors import PlanError, SchemaError
-from weir.operators.base import InlinePart, Restored
+from weir.operators.base import Restored, RestoredInline
 from weir.operators.time.processing_time import AssigningProcessingTime, AssignProcessingTime
 from weir.snapshot.elements import Watermark
 from weir.state.place import StatePlace
@@ -61,7 +61,7 @@ def test_a_clock_that_is_set_back_stands_still_also_over_a_restart() -> None:
     wall.ms = 400
     assert stamps(first) == [1_000_000] * 2
     assert generated(first) == Watermark(1_000_000)
-    again = wall.opened(Restored([InlinePart(0, 1, first.freeze().inline)]))
+    again = wall.opened(Restored([RestoredInline(0, 1, first.freeze().inline)]))
     assert stamps(again) == [1_000_000] * 2
     assert generated(again) == Watermark(1_000_000)
 

@@ -12,7 +12,7 @@ import pytest
 import weir
 from tests.unit.runtime.fakes import context
 from weir.errors import DataError, SchemaError
-from weir.operators.base import InlinePart, Restored
+from weir.operators.base import Restored, RestoredInline
 from weir.operators.time.watermarks import AssigningWatermarks, AssignWatermarks, as_us
 from weir.snapshot.elements import StreamIdle, Watermark
 
@@ -78,7 +78,7 @@ def test_what_was_told_before_a_restart_is_told_again_without_new_rows() -> None
     first = opened(weir.monotonic("ts"))
     fed(first, 70, split="a")
     first.generated(0, is_starved=False)
-    part = InlinePart(0, 1, first.freeze().inline)
+    part = RestoredInline(0, 1, first.freeze().inline)
     second = opened(weir.monotonic("ts"), Restored([part]))
     assert second.generated(0, is_starved=True) == Watermark(70)
     fed(second, 50, split="a")

@@ -15,7 +15,7 @@ import weir
 from tests.states import as_restored, table_of
 from tests.unit.operators.running import context
 from weir import connectors as io
-from weir.operators.base import InlinePart, Operator, OperatorSpec, Restored
+from weir.operators.base import Operator, OperatorSpec, Restored, RestoredInline
 from weir.snapshot.watermarks import END_US
 
 SECOND_US = 1_000_000
@@ -161,7 +161,7 @@ def test_what_comes_after_a_drained_input_is_not_late_for_that(name: str) -> Non
     operator.end(out.append)
     frozen = operator.freeze()
     restored = Restored(
-        [InlinePart(0, 1, frozen.inline)],
+        [RestoredInline(0, 1, frozen.inline)],
         as_restored({state: [table_of(part)] for state, part in frozen.states.items()}),
     )
     again, more = opened(spec, restored), []

@@ -20,7 +20,7 @@ from tests.unit.operators.windows import test_aggregate as of_windows
 from tests.unit.operators.windows import test_session as of_sessions
 from weir import connectors as io
 from weir.errors import PlanError, UserCodeError
-from weir.operators.base import InlinePart, Restored
+from weir.operators.base import Restored, RestoredInline
 from weir.operators.windows.rows import WindowRows
 from weir.state.place import StatePlace
 from weir.testing import LocalResult, run_local
@@ -294,7 +294,7 @@ def test_what_is_due_by_the_wall_clock_stays_due_over_a_restart() -> None:
     frozen = first.freeze()
     second = spec.make()
     tables = {name: [table_of(state)] for name, state in frozen.states.items()}
-    second.open(place, Restored([InlinePart(0, 1, frozen.inline)], as_restored(tables)))
+    second.open(place, Restored([RestoredInline(0, 1, frozen.inline)], as_restored(tables)))
     assert second.wake_ms == first.wake_ms == 6_000  # and not 9,000
     second.tick(6_000, out.append)
     assert [batch.to_pylist()[0]["n"] for batch in out] == [1]

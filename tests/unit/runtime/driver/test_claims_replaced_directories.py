@@ -17,7 +17,7 @@ from weir.runtime.storage.attempts import ATTEMPTS_SKIPPED, current_lineage
 from weir.runtime.storage.checkpoints import CheckpointStore
 from weir.runtime.storage.fsck import examined
 from weir.snapshot.manifest import Manifest, OperatorSnapshot, PartOf, checksum
-from weir.snapshot.messages import FileRef, StatePart
+from weir.snapshot.parts import FileRef, StatePart
 
 GONE = "what this driver has noted about attempt 2 is gone"
 

@@ -12,8 +12,8 @@ from weir.graph.plan import Forward, Plan
 from weir.ids import AttemptId, CheckpointId, Uid
 from weir.runtime.driver.compatibility import check_compatible
 from weir.runtime.storage.locations import MemoryStorage
-from weir.snapshot.manifest import VERSION, Manifest, OperatorSnapshot, PartOf
-from weir.snapshot.messages import FileRef, Json, StatePart
+from weir.snapshot.manifest import Manifest, OperatorSnapshot, PartOf
+from weir.snapshot.parts import FileRef, Inline, PendingEpochs, Position, Progress, StatePart
 
 STATE = StatePart("arrow", {"0": FileRef("f", 1, "sha256:0")})
 
@@ -27,19 +27,23 @@ def plan(uid: str = "sum", states: tuple[str, ...] = ("values",), max_parallelis
     return Plan(made.vertices, made.edges, max_parallelism)
 
 
-def manifest(max_parallelism: int = 8, **operators: tuple[Json, dict[str, StatePart]]) -> Manifest:
+def manifest(max_parallelism: int = 8, **operators: tuple[Inline | None, dict[str, StatePart]]) -> Manifest:
     parts = {Uid(uid): PartOf(0, inline, files) for uid, (inline, files) in operators.items()}
     snapshots = {uid: OperatorSnapshot(1, (part,)) for uid, part in parts.items()}
-    return Manifest(VERSION, "job", CheckpointId(4), AttemptId(1), max_parallelism, 0.0, snapshots)
+    return Manifest("job", CheckpointId(4), AttemptId(1), max_parallelism, 0.0, snapshots)
 
 
 def test_a_checkpoint_of_the_same_plan_fits() -> None:
-    full: dict[str, Any] = {"source": (3, {}), "sum": (None, {"values": STATE}), "sink": ({"pending": []}, {})}
+    full: dict[str, Any] = {
+        "source": (Position(3), {}),
+        "sum": (None, {"values": STATE}),
+        "sink": (PendingEpochs(()), {}),
+    }
     check_compatible(manifest(**full), plan(), MemoryStorage(0))
 
 
 def test_an_operator_that_the_checkpoint_does_not_know_is_new() -> None:
-    check_compatible(manifest(source=(3, {})), plan(), MemoryStorage(0))
+    check_compatible(manifest(source=(Position(3), {})), plan(), MemoryStorage(0))
 
 
 def test_another_max_parallelism_is_refused_with_both_numbers() -> None:
@@ -47,7 +51,7 @@ def test_another_max_parallelism_is_refused_with_both_numbers() -> None:
         check_compatible(manifest(16), plan(), MemoryStorage(0))
 
 
-@pytest.mark.parametrize("held", [(None, {"values": STATE}), ({"position": 0}, {})], ids=["table", "inline"])
+@pytest.mark.parametrize("held", [(None, {"values": STATE}), (Position(0), {})], ids=["table", "inline"])
 def test_state_that_no_operator_claims_is_refused_with_the_uids_that_exist(held: Any) -> None:
     message = r"checkpoint 4 holds state of operator 'sum', which is not in the job.*\['sink', 'source', 'total'\].*uid"
     with pytest.raises(CheckpointError, match=message):
@@ -66,7 +70,7 @@ def test_state_that_no_operator_claims_may_be_dropped_when_the_user_says_so_but_
 def test_an_operator_without_state_may_be_removed() -> None:
     check_compatible(manifest(gone=(None, {})), plan(), MemoryStorage(0))
     # How far event time had come is nothing to be missed.
-    check_compatible(manifest(gone=({"watermark_us": 5, "rows_late": 1}, {})), plan(), MemoryStorage(0))
+    check_compatible(manifest(gone=(Progress(5, 1), {})), plan(), MemoryStorage(0))
 
 
 def test_a_state_table_that_the_operator_no_longer_has_is_refused_by_name() -> None:

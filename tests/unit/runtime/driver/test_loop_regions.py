@@ -21,7 +21,6 @@ from weir.snapshot.messages import (
     CheckpointRequested,
     DeployTask,
     EpochsCommitted,
-    OperatorPart,
     SnapshotTaken,
     StopTask,
     SubtaskFinished,
@@ -31,6 +30,7 @@ from weir.snapshot.messages import (
     Then,
     TriggerCheckpoint,
 )
+from weir.snapshot.parts import OperatorPart, PendingEpochs, Position
 
 
 def two_regions() -> Plan:
@@ -70,7 +70,7 @@ class Two(Stage):
     def ack(self, checkpoint: int, attempts: tuple[int, int]) -> None:
         for vertex in self.plan.vertices:
             attempt = AttemptId(attempts[vertex.id % 2])
-            inline: dict[str, Any] = {"pending": []} if vertex.is_sink else {"position": 0}
+            inline = PendingEpochs(()) if vertex.is_sink else Position(0)
             parts = (OperatorPart(vertex.operators[0].uid, inline),)
             self.hear(SnapshotTaken(attempt, CheckpointId(checkpoint), SubtaskId(vertex.id, 0), parts))
 

@@ -16,7 +16,8 @@ from weir.ids import AttemptId, SubtaskId, TaskIndex, VertexId
 from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.source import Source, SourceReader
 from weir.runtime.driver.source_alignment import SourceAlignment
-from weir.snapshot.messages import AlignSources, Json, SourceReached, SourcesReached, ToTask
+from weir.snapshot.messages import AlignSources, SourceReached, SourcesReached, ToTask
+from weir.snapshot.parts import Json
 from weir.snapshot.watermarks import NEVER_US
 from weir.testing import LocalResult, run_local
 

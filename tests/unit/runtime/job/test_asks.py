@@ -27,7 +27,8 @@ from weir.runtime.storage.layout import new_lineage
 from weir.runtime.storage.locations import MemoryStorage, open_storage
 from weir.runtime.storage.savepoints import Origin, SavepointDesk
 from weir.snapshot.manifest import build, encode
-from weir.snapshot.messages import CheckpointRequested, DeployTask, OperatorPart, Then, ToTask
+from weir.snapshot.messages import CheckpointRequested, DeployTask, Then, ToTask
+from weir.snapshot.parts import OperatorPart, PendingEpochs, Position
 
 Submit = Callable[..., Job]
 
@@ -296,8 +297,8 @@ def test_what_another_run_has_still_to_commit_is_none_of_the_business_of_one_tha
     storage, origin = MemoryStorage(1 << 20), Origin("memory/chk-0000000001")
     parts = {
         SubtaskId(VertexId(0), 0): (
-            OperatorPart(Uid("source"), {"pending": 3, "position": 4}),
-            OperatorPart(Uid("sink"), {"pending": [[1, {"parts": ["a"]}]]}),
+            OperatorPart(Uid("source"), Position({"pending": []})),
+            OperatorPart(Uid("sink"), PendingEpochs(((CheckpointId(1), {"parts": ["a"]}),))),
         )
     }
     manifest = build(
@@ -311,7 +312,7 @@ def test_what_another_run_has_still_to_commit_is_none_of_the_business_of_one_tha
     )
     storage.write(origin.manifest_path, encode(manifest))
     found = {uid: operator.parts[0].inline for uid, operator in origin.read(storage).operators.items()}
-    assert found == {"source": {"pending": 3, "position": 4}, "sink": None}
+    assert found == {"source": Position({"pending": []}), "sink": None}
 
 
 # --- Rescaling ------------------------------------------------------------------------------------------

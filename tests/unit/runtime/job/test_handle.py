@@ -28,7 +28,6 @@ from weir.snapshot.messages import (
     DrainSources,
     EpochsCommitted,
     FromTask,
-    OperatorPart,
     SnapshotTaken,
     StopTask,
     SubtaskFinished,
@@ -38,6 +37,7 @@ from weir.snapshot.messages import (
     ToTask,
     TriggerCheckpoint,
 )
+from weir.snapshot.parts import OperatorPart
 
 WITHIN_S = 20.0
 

@@ -13,15 +13,16 @@ from weir.runtime.net import wire_format as codec
 from weir.runtime.net.wire_format import ElementCodec, decode_message, encode_message
 from weir.snapshot import messages as m
 from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput
+from weir.snapshot.parts import FileRef, OperatorPart, Position, StatePart
 
 ATTEMPT, CHECKPOINT, SUBTASK = AttemptId(3), CheckpointId(7), SubtaskId(VertexId(1), 2)
 PARTS = (
-    m.OperatorPart(
+    OperatorPart(
         Uid("count"),
-        inline={"position": [1, 2.5, None]},
-        states={"sums": m.StatePart("arrow", {"0": m.FileRef("a/b", 10, "crc")}, [1])},
+        inline=Position([1, 2.5, None]),
+        states={"sums": StatePart("arrow", {"0": FileRef("a/b", 10, "crc")}, [1])},
     ),
-    m.OperatorPart(Uid("sink")),
+    OperatorPart(Uid("sink")),
 )
 MESSAGES = [
     m.TaskRegistered(ATTEMPT, TaskIndex(1), "grpc://127.0.0.1:1", 4711),
@@ -64,8 +65,8 @@ def test_a_message_comes_out_equal_and_with_its_own_types(message: m.FromTask) -
     if isinstance(found, m.SnapshotTaken):
         assert type(found.subtask) is SubtaskId
         assert type(found.parts) is tuple
-        assert type(found.parts[0].states["sums"]) is m.StatePart
-        assert type(found.parts[0].states["sums"].files["0"]) is m.FileRef
+        assert type(found.parts[0].states["sums"]) is StatePart
+        assert type(found.parts[0].states["sums"].files["0"]) is FileRef
 
 
 def test_every_message_between_tasks_and_driver_is_known() -> None:

@@ -19,7 +19,7 @@ from weir.runtime.storage.local_directory import RunDirectory, TaskDirectory, ru
 from weir.runtime.storage.locations import open_storage
 from weir.runtime.storage.state_files import CheckpointFiles, CheckpointWriter
 from weir.snapshot.manifest import build, encode
-from weir.snapshot.messages import FileRef, OperatorPart, StatePart
+from weir.snapshot.parts import FileRef, OperatorPart, StatePart
 
 
 def directory(path: Path, attempt: int, task: int) -> TaskDirectory:

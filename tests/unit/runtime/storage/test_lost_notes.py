@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -19,8 +18,9 @@ from weir.runtime.storage.checkpoints import CheckpointStore
 from weir.runtime.storage.lost_notes import lost_lineages
 from weir.snapshot.commit import pending_of
 from weir.snapshot.manifest import OperatorSnapshot, PartOf
+from weir.snapshot.parts import PendingEpochs
 
-PENDING: Any = {"pending": [[2, "part-1"]]}
+PENDING = PendingEpochs(((CheckpointId(2), "part-1"),))
 
 
 def written(storage: FaultyStorage, lineage: Lineage, *ids: int, attempts: int = 1) -> None:

@@ -19,7 +19,7 @@ from weir.runtime.storage.checkpoints import CheckpointStore
 from weir.runtime.storage.state_files import CheckpointFiles
 from weir.runtime.storage.stores.files import TEMPORARY, LocalStorage
 from weir.snapshot.manifest import Manifest, OperatorSnapshot, PartOf, checksum
-from weir.snapshot.messages import FileRef, StatePart
+from weir.snapshot.parts import FileRef, StatePart
 
 LOST = StorageUnavailable("the reply was lost")
 

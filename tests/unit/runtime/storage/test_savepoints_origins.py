@@ -21,7 +21,8 @@ from weir.runtime.job.launch import _checked_origin, submit
 from weir.runtime.storage.locations import MemoryStorage, open_storage
 from weir.runtime.storage.savepoints import going_on
 from weir.snapshot.checkpoints import AttemptStart, Listing, PublishedCheckpoint
-from weir.snapshot.manifest import VERSION, Manifest, OperatorSnapshot, PartOf, encode
+from weir.snapshot.manifest import Manifest, OperatorSnapshot, PartOf, encode
+from weir.snapshot.parts import PendingEpochs
 
 SAVEPOINT = "/savepoints/tuesday"
 
@@ -80,7 +81,7 @@ def plan() -> Plan:
 
 def savepoint(directory: Path, lineage: Lineage | None) -> str:
     directory.mkdir()
-    content = Manifest(VERSION, "job", CheckpointId(1), AttemptId(1), 128, 0.0, {}, "savepoint", lineage)
+    content = Manifest("job", CheckpointId(1), AttemptId(1), 128, 0.0, {}, "savepoint", lineage)
     (directory / "manifest.json").write_bytes(encode(content))
     return os.fspath(directory)
 
@@ -120,14 +121,14 @@ def test_a_checkpoint_of_another_life_is_not_gone_back_to_by_its_number(plan: Pl
 
 
 @pytest.mark.parametrize("sink", ["out", "an older sink"])
-@pytest.mark.parametrize("pending", [[], [[1, "a part"]]])
+@pytest.mark.parametrize("pending", [(), ((1, "a part"),)])
 def test_a_start_from_a_checkpoint_says_which_sinks_of_its_run_have_still_to_commit_and_need_not_have_them(
-    plan: Plan, tmp_path: Path, pending: list[Any], sink: str
+    plan: Plan, tmp_path: Path, pending: Any, sink: str
 ) -> None:
     place = tmp_path / "chk-0000000001"
     place.mkdir()
-    operators = {Uid(sink): OperatorSnapshot(1, (PartOf(0, {"pending": pending}),))}
-    content = Manifest(VERSION, "job", CheckpointId(1), AttemptId(1), 128, 0.0, operators, lineage=NEXT_LIFE)
+    operators = {Uid(sink): OperatorSnapshot(1, (PartOf(0, PendingEpochs(pending)),))}
+    content = Manifest("job", CheckpointId(1), AttemptId(1), 128, 0.0, operators, lineage=NEXT_LIFE)
     (place / "manifest.json").write_bytes(encode(content))
     config = JobConfig("job", Checkpoints(to="anywhere"), from_savepoint=os.fspath(place))
     words = rf"rows still to commit \({sink}\).*--resume --at"

@@ -11,7 +11,7 @@ from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid
 from weir.runtime.storage.locations import MemoryStorage
 from weir.runtime.storage.state_files import CheckpointWriter, restored_part
 from weir.snapshot.manifest import Manifest, OperatorSnapshot, PartOf
-from weir.snapshot.messages import StatePart
+from weir.snapshot.parts import StatePart
 from weir.state.declared.kinds import OperatorListState, OperatorState
 from weir.state.operator_state import OperatorStates
 
@@ -45,7 +45,7 @@ def checkpoint(storage: Any, parts: list[OperatorStates]) -> Manifest:
             of_part[name] = frozen.write(writer)
         written.append(PartOf(index, None, of_part))
     snapshot = OperatorSnapshot(len(parts), tuple(written))
-    return Manifest(1, "job", CheckpointId(1), AttemptId(1), 128, 0.0, {UID: snapshot})
+    return Manifest("job", CheckpointId(1), AttemptId(1), 128, 0.0, {UID: snapshot})
 
 
 @pytest.mark.parametrize("is_own", [True, False])

@@ -11,6 +11,7 @@ from weir.ids import CheckpointId
 from weir.operators.base import Restored
 from weir.runtime.task.sink_end import SinkEnd
 from weir.snapshot.backoff import Backoff
+from weir.snapshot.parts import PendingEpochs
 
 
 class Stand:
@@ -83,9 +84,9 @@ def test_what_is_being_committed_stays_in_snapshots_until_the_commit_is_known_to
     stand.epoch(1, 10)
     stand.end.completed(CheckpointId(1))
     stand.epoch(2, 20)
-    assert stand.end.inline == {"pending": [[1, [10]], [2, [20]]]}
+    assert stand.end.inline == PendingEpochs(((1, [10]), (2, [20])))
     run_all(stand.background)
-    assert stand.end.inline == {"pending": [[2, [20]]]}
+    assert stand.end.inline == PendingEpochs(((2, [20]),))
 
 
 def test_a_failed_commit_is_tried_again_with_the_same_epochs() -> None:
@@ -152,7 +153,7 @@ def test_an_error_that_no_retry_can_help_ends_the_attempt_at_once() -> None:
 
 
 def test_the_pending_epochs_of_a_restored_checkpoint_are_committed_before_anything_else_happens() -> None:
-    part = restored({"pending": [[3, [30]], [4, [40]]]})
+    part = restored(PendingEpochs(((3, [30]), (4, [40]))))
     stand = Stand().open(part, checkpoint=4)
     assert stand.writer.restored == [[30], [40]]
     run_all(stand.background)
@@ -161,19 +162,19 @@ def test_the_pending_epochs_of_a_restored_checkpoint_are_committed_before_anythi
 
 
 def test_a_restored_checkpoint_without_pending_epochs_is_reported_as_committed() -> None:
-    stand = Stand().open(restored({"pending": []}), checkpoint=4)
+    stand = Stand().open(restored(PendingEpochs(())), checkpoint=4)
     assert stand.writer.restored == []
     assert stand.reported == [4]
 
 
 def test_at_another_parallelism_each_old_subtask_is_taken_over_by_exactly_one() -> None:
-    part = restored(*({"pending": [[4, [i]]]} for i in range(5)))
+    part = restored(*(PendingEpochs(((4, [i]),)) for i in range(5)))
     taken = [Stand(index=index, parallelism=2).open(part, checkpoint=4).writer.restored for index in range(2)]
     assert taken == [[[0], [2], [4]], [[1], [3]]]
 
 
 def test_a_subtask_beyond_the_old_parallelism_still_reports() -> None:
-    stand = Stand(index=3, parallelism=4).open(restored({"pending": [[4, [1]]]}), checkpoint=4)
+    stand = Stand(index=3, parallelism=4).open(restored(PendingEpochs(((4, [1]),))), checkpoint=4)
     assert stand.writer.restored == []
     assert stand.reported == [4]
 
@@ -184,11 +185,11 @@ def test_a_sink_that_the_checkpoint_does_not_know_starts_fresh() -> None:
 
 
 def test_restored_epochs_that_are_not_committed_yet_are_in_the_next_snapshot() -> None:
-    stand = Stand().open(restored({"pending": [[4, [40]]]}), checkpoint=4)
+    stand = Stand().open(restored(PendingEpochs(((4, [40]),))), checkpoint=4)
     stand.epoch(5, 50)
-    assert stand.end.inline == {"pending": [[4, [40]], [5, [50]]]}
+    assert stand.end.inline == PendingEpochs(((4, [40]), (5, [50])))
     run_all(stand.background)
-    assert stand.end.inline == {"pending": [[5, [50]]]}
+    assert stand.end.inline == PendingEpochs(((5, [50]),))
 
 
 def test_rows_are_counted_and_closing_closes_the_writer() -> None:

@@ -20,7 +20,8 @@ from weir.runtime.task.sink_end import SinkEnd
 from weir.runtime.task.snapshots import Snapshot, Snapshotter
 from weir.snapshot.backoff import Backoff
 from weir.snapshot.manifest import Manifest, OperatorSnapshot, PartOf, build, checksum
-from weir.snapshot.messages import FileRef, OperatorPart, SnapshotDeclined, SnapshotTaken, StatePart
+from weir.snapshot.messages import SnapshotDeclined, SnapshotTaken
+from weir.snapshot.parts import FileRef, OperatorPart, PendingEpochs, Position, StatePart
 from weir.state.frozen import StateWriter, encode_table
 
 HERE = SubtaskId(VertexId(0), 0)
@@ -173,8 +174,8 @@ def test_a_snapshot_carries_every_epoch_that_is_not_committed_yet_and_none_that_
     desk.begin(2, numbers=(2,))
     desk.begin(3)
     run_all(desk.background)
-    pending = [answer.parts[-1].inline["pending"] for answer in desk.answers]
-    assert pending == [[[1, [1]]], [[1, [1]], [2, [2]]], [[1, [1]], [2, [2]]]]
+    pending = [answer.parts[-1].inline.epochs for answer in desk.answers]
+    assert pending == [((1, [1]),), ((1, [1]), (2, [2])), ((1, [1]), (2, [2]))]
 
 
 @pytest.mark.parametrize("error", [StorageFull("no room"), StorageUnavailable("no reply"), OSError("strange")])
@@ -196,7 +197,7 @@ def test_a_declined_checkpoint_keeps_its_epoch_for_the_next() -> None:
     desk.begin(1, state(), numbers=(1,))
     desk.begin(2, numbers=(2,))
     run_all(desk.background)
-    assert desk.answers[-1].parts[-1].inline == {"pending": [[1, [1]], [2, [2]]]}
+    assert desk.answers[-1].parts[-1].inline == PendingEpochs(((1, [1]), (2, [2])))
 
 
 def test_an_aborted_snapshot_writes_no_state_but_prepares_its_epoch_all_the_same() -> None:
@@ -210,7 +211,7 @@ def test_an_aborted_snapshot_writes_no_state_but_prepares_its_epoch_all_the_same
     assert desk.writer.prepared == [[], [2]]
     desk.begin(3)
     run_all(desk.background)
-    assert desk.answers[-1].parts[-1].inline == {"pending": [[2, [2]]]}
+    assert desk.answers[-1].parts[-1].inline == PendingEpochs(((2, [2]),))
 
 
 def test_an_abort_of_what_is_not_in_the_queue_does_not_skip_a_later_one() -> None:
@@ -258,7 +259,9 @@ def written(storage: FaultyStorage, parallelism: int, max_parallelism: int = 8) 
         storage.write(f"part-{index}", data)
         file = FileRef(f"part-{index}", data.size, checksum(data))
         state = StatePart("arrow", {"0": file})
-        parts[SubtaskId(VertexId(0), index)] = (OperatorPart(Uid("op"), f"inline {index}", {"values": state}),)
+        parts[SubtaskId(VertexId(0), index)] = (
+            OperatorPart(Uid("op"), Position(f"inline {index}"), {"values": state}),
+        )
     return build(
         job="test",
         checkpoint=CheckpointId(1),
@@ -286,7 +289,7 @@ def test_every_row_is_restored_by_the_owner_of_its_key_group_at_any_parallelism(
         own = context("op", index=index, parallelism=new)
         part = restored_part(manifest, own, storage)
         assert part is not None
-        assert [inline.value for inline in part.inline] == [f"inline {i}" for i in range(old)]
+        assert [inline.value for inline in part.inline] == [Position(f"inline {i}") for i in range(old)]
         groups = [g for table in part.tables("values") for g in table[KEY_GROUP_COLUMN].to_pylist()]
         assert set(groups) == set(own.key_groups)
         restored += groups

@@ -16,7 +16,7 @@ def parts_of(b: Bench) -> dict[int, Any]:
     """Checkpoint to the position that the source put in."""
     run_all(b.background)
     taken = [m for m in b.control.to_driver if isinstance(m, SnapshotTaken)]
-    return {m.checkpoint: {part.uid: part.inline for part in m.parts}["source"] for m in taken}
+    return {m.checkpoint: {part.uid: part.inline for part in m.parts}["source"].value for m in taken}
 
 
 def test_a_source_records_its_position_between_two_polls_and_sends_the_barrier_there() -> None:

@@ -12,6 +12,7 @@ from weir.operators.base import Frozen
 from weir.runtime.task.subtask import Activity
 from weir.snapshot.elements import Barrier
 from weir.snapshot.messages import SnapshotTaken
+from weir.snapshot.parts import Position, Progress
 
 
 def test_nothing_is_taken_while_an_output_is_full() -> None:
@@ -62,15 +63,15 @@ def test_held_rows_leave_before_the_barrier_and_the_state_is_frozen_before_it_to
 
 def test_state_goes_into_the_snapshot_beside_the_position() -> None:
     b = source([1])
-    b.operator.frozen = Frozen({"kept": 1}, {"table": FrozenTable(lambda: pa.table({"n": [1, 2]}))})
+    b.operator.frozen = Frozen(Progress(1), {"table": FrozenTable(lambda: pa.table({"n": [1, 2]}))})
     b.subtask.trigger(Barrier(checkpoint(1)))
     b.steps()
     run_all(b.background)
     (taken,) = b.control.to_driver
     assert isinstance(taken, SnapshotTaken)
     assert [(part.uid, part.inline, list(part.states)) for part in taken.parts] == [
-        ("source", 0, []),
-        ("op", {"kept": 1}, ["table"]),
+        ("source", Position(0), []),
+        ("op", Progress(1), ["table"]),
     ]
 
 

@@ -14,10 +14,8 @@ from weir.snapshot.messages import (
     CoordinatorEffect,
     CoordinatorEvent,
     EpochsCommitted,
-    FileRef,
     ManifestPublished,
     ManifestRefused,
-    OperatorPart,
     PublishManifest,
     RetireCheckpoints,
     SendAbort,
@@ -25,10 +23,10 @@ from weir.snapshot.messages import (
     SendTrigger,
     SnapshotDeclined,
     SnapshotTaken,
-    StatePart,
     SubtaskFinished,
     TimePassed,
 )
+from weir.snapshot.parts import FileRef, OperatorPart, StatePart
 
 SOURCE = SubtaskId(VertexId(0), 0)
 SINK = SubtaskId(VertexId(1), 0)

@@ -14,7 +14,6 @@ from weir.snapshot.messages import (
     FailRequest,
     FinishJob,
     LeaveAttempt,
-    OperatorPart,
     PublishManifest,
     PublishSavepoint,
     RetireCheckpoints,
@@ -27,9 +26,10 @@ from weir.snapshot.messages import (
     SubtaskFinished,
     Then,
 )
+from weir.snapshot.parts import OperatorPart, Position
 
 URI = "s3://bucket/savepoint-1"
-EXPORTED = (OperatorPart(Uid("op"), "exported"),)
+EXPORTED = (OperatorPart(Uid("op"), Position("exported")),)
 QUIET = CoordinatorSettings(timeout_ms=1_000, tolerable_failures=1)
 SAVE = CheckpointRequested(URI, Then.GO_ON, "save")
 STOP = CheckpointRequested(URI, Then.STOP, "stop")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.states import Shelf
-from weir.snapshot.messages import StatePart
+from weir.snapshot.parts import StatePart
 from weir.state.columns.panes import FrozenPane, FrozenPanes
 from weir.state.columns.rows import FrozenRun, FrozenRuns
 from weir.state.frozen import KEY_GROUP_COLUMN, FrozenState

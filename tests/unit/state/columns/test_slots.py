@@ -11,7 +11,7 @@ import pytest
 
 from tests.seeds import seeds
 from tests.states import Shelf, table_of
-from weir.snapshot.messages import StatePart
+from weir.snapshot.parts import StatePart
 from weir.state.columns import slots as slot_snapshot
 from weir.state.columns.slots import FrozenSlots, SlotChanges
 from weir.state.frozen import GONE_COLUMN, KEY_GROUP_COLUMN

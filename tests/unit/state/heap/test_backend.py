@@ -18,7 +18,7 @@ import pytest
 from tests.states import Shelf, as_restored, table_of
 from weir.errors import PlanError, SchemaError
 from weir.schema import parse_type
-from weir.snapshot.messages import FileRef
+from weir.snapshot.parts import FileRef
 from weir.state.backend import declare
 from weir.state.declared.kinds import KeyedState, ListState, MapState, Ttl, ValueState
 from weir.state.heap.backend import HeapBackend

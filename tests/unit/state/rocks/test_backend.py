@@ -18,7 +18,7 @@ from tests.states import table_of
 from weir.config import Heap, RocksDb
 from weir.errors import CheckpointError, ConfigError, CorruptCheckpoint
 from weir.operators.base import key_group_range
-from weir.snapshot.messages import FileRef, StatePart
+from weir.snapshot.parts import FileRef, StatePart
 from weir.state.backends import make_backend
 from weir.state.declared.kinds import ListState, MapState, Ttl, ValueState
 from weir.state.frozen import RestoredPart, RestoredParts
