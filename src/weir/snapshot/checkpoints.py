@@ -108,6 +108,15 @@ class Listing:
         return newest_known
 
     @property
+    def unnoted(self) -> PublishedCheckpoint | None:
+        """The newest checkpoint of an attempt above all of which anything is noted: its notes were taken away, or older
+        ones put in their place. What is left of them would have the job go on from before it."""
+        told = [entry.attempt for entry in (*self.completed, *self.leases)]
+        noted = max([0, *self.claimed, *(start.attempt for start in self.starts), *told])
+        beyond = [entry for entry in self.published if entry.attempt > noted]
+        return max(beyond, key=lambda entry: entry.checkpoint, default=None)
+
+    @property
     def origin(self) -> str | None:
         """The savepoint that the job has to be started from, as long as it has no checkpoint of its own."""
         if self.newest is not None or self.missing is not None:

@@ -17,7 +17,7 @@ from weir.runtime.storage import layout
 from weir.runtime.storage.attempts import Attempts, current_lineage, read_record
 from weir.runtime.storage.going_back import copied
 from weir.runtime.storage.locations import Below
-from weir.runtime.storage.lost_notes import checkpoints_of, lost_lineages
+from weir.runtime.storage.lost_notes import checkpoints_of, lost_lineages, unnoted
 from weir.runtime.storage.retirement import Retirement, begun_only
 from weir.snapshot.checkpoints import NONE_GIVEN_OUT, Listing, PublishedCheckpoint
 from weir.snapshot.manifest import Manifest, decode, encode
@@ -131,13 +131,18 @@ class CheckpointStore:
             self._check_there(listing, back_to)
             return self._read_listed(back_to)
         try:
-            return self._restored(listing)
+            return self._restorable(listing)
         except CheckpointError:
-            # What seems to be gone, a driver that runs may have retired during the look.
+            # What seems to be gone, a driver that runs may have retired during the look; or noted what it has written.
             again = self.listing()
             if (again.newest, again.missing) == (listing.newest, listing.missing):
                 raise
-            return self._restored(again)
+            return self._restorable(again)
+
+    def _restorable(self, listing: Listing) -> Manifest | None:
+        if wrong := unnoted(listing, self.lineage):
+            raise CheckpointError(f"job {self._job!r}: {wrong}")
+        return self._restored(listing)
 
     def claim(
         self,

@@ -29,7 +29,7 @@ from weir.runtime.storage import layout
 from weir.runtime.storage.attempts import current_lineage, read_record
 from weir.runtime.storage.checkpoints import CheckpointStore
 from weir.runtime.storage.locations import Below
-from weir.runtime.storage.lost_notes import checkpoints_of, lineages_of, lost_lineages, notes_of, started
+from weir.runtime.storage.lost_notes import checkpoints_of, lineages_of, lost_lineages, notes_of, started, unnoted
 from weir.runtime.storage.retirement import begun_only, files_of_lineage, prune_all
 from weir.runtime.storage.state_files import CheckpointFiles
 from weir.snapshot.checkpoints import Listing
@@ -232,11 +232,15 @@ def _check_checkpoints(
 def _check_line(storage: Storage, report: Report, lineage: Lineage) -> Listing | None:
     """Look whether what a resume would start from is there. None: nobody can say."""
     try:
-        listing = CheckpointStore(storage, report.job, lineage=lineage).listing()
+        store = CheckpointStore(storage, report.job, lineage=lineage)
+        listing = store.listing()
     except CheckpointError as error:
         if str(error) not in report.problems:
             report.problems.append(str(error))
         return None
+    # A driver that claims an attempt beside the look may have noted it behind the look at the notes.
+    if listing.unnoted is not None and (wrong := unnoted(store.listing(), lineage)):
+        report.problems.append(wrong)
     if listing.missing is not None:
         path = layout.manifest_path(listing.missing)
         report.problems.append(

@@ -1,4 +1,4 @@
-"""Lineages that have checkpoints, and whose notes about attempts were taken away.
+"""Lineages that have checkpoints, and whose notes about attempts were taken away, all of them or the newest.
 
 Comes in: the storage of a job's directory. Goes out: which lineages those are, and which one
 a user means who names a checkpoint to go back to. Changes nothing.
@@ -11,6 +11,7 @@ from weir.ids import CheckpointId, Lineage
 from weir.runtime.ports import Storage
 from weir.runtime.storage import layout
 from weir.runtime.storage.layout import AttemptNote
+from weir.snapshot.checkpoints import Listing
 
 
 def lineages_of(storage: Storage) -> list[Lineage]:
@@ -43,6 +44,20 @@ def lost_lineages(storage: Storage) -> list[Lineage]:
     known = [note for note in notes if note.attempt in claimed] or notes
     newest = max(known, key=lambda note: (note.attempt, note.lineage in started(notes))).lineage
     return [] if newest in started(notes) else [newest]
+
+
+def unnoted(listing: Listing, lineage: Lineage) -> str | None:
+    """What is wrong, if the notes do not tell of the attempt that has written the newest checkpoint."""
+    found = listing.unnoted
+    if found is None:
+        return None
+    newest = f"{lineage}/{layout.checkpoint_directory(found.checkpoint)}"
+    return (
+        f"{newest} was written by attempt {found.attempt}, and nothing in {layout.ATTEMPTS}/ tells of that or of a "
+        "later one: notes are gone, or older ones were put in their place, and by what is left a resume would go on "
+        "from before it. Bring the newest notes, or go on from the newest checkpoint that is whole "
+        f"(weir run --resume --at {newest})"
+    )
 
 
 def lineage_to_go_back_in(

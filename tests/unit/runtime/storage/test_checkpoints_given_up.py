@@ -26,6 +26,7 @@ from weir.runtime.storage.checkpoints import CheckpointStore
 from weir.runtime.storage.fsck import examined, repair
 from weir.snapshot.manifest import encode
 from weir.snapshot.messages import CheckpointRequested, Then
+from weir.snapshot.records import seal
 
 LOST = StorageUnavailable("the reply was lost")
 
@@ -69,7 +70,10 @@ def test_weir_fsck_takes_nothing_for_a_leftover_that_is_under_way_below_a_void_c
     healthy = resumed(storage, "run-2")
     claim = healthy.claim()
     number = claim.next_checkpoint
-    # Of somebody who was overtaken, or has ended, just before its manifest was there.
+    # Of somebody who was overtaken, or has ended, just before its manifest was there, and has withdrawn its claim.
+    gone = AttemptId(1_002)
+    for path in (layout.claim_path(gone), layout.withdrawal_path(gone, LIFE)):
+        storage.write(path, seal({"run": "run-3", "attempt": gone}))
     storage.write(f"{LIFE}/{layout.manifest_path(CheckpointId(number + 64))}", encode(manifest(number + 64, 1_002)))
     under_way = referring(number, claim.attempt, share(storage, number, claim.attempt), upload(storage, number, 2))
     report = examined(storage)

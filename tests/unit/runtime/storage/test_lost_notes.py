@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,8 @@ from weir.runtime.job.launch import _store
 from weir.runtime.storage import layout
 from weir.runtime.storage.attempts import ATTEMPTS_SKIPPED, current_lineage
 from weir.runtime.storage.checkpoints import CheckpointStore
-from weir.runtime.storage.lost_notes import lost_lineages
+from weir.runtime.storage.fsck import examined
+from weir.runtime.storage.lost_notes import checkpoints_of, lost_lineages
 from weir.snapshot.commit import pending_of
 from weir.snapshot.manifest import OperatorSnapshot, PartOf
 from weir.snapshot.parts import PendingEpochs
@@ -128,3 +130,68 @@ def test_of_two_that_go_on_at_once_the_first_to_claim_does() -> None:
     first.claim(CheckpointId(1))
     with pytest.raises(OwnershipError):
         second.claim(CheckpointId(1))
+
+
+# --- Older notes in the place of the newest ---------------------------------------------------------------
+
+
+def with_notes_of_before() -> FaultyStorage:
+    """A job was resumed and went on, and then what it had noted before that was put back."""
+    storage = FaultyStorage()
+    written(storage, LIFE, 1)
+    store = store_of(storage, LIFE, is_found=True)
+    store.adopt("again", resume=True)
+    claim = store.claim()
+    store.publish(manifest(claim.next_checkpoint, claim.attempt))
+    assert store_of(storage, LIFE, is_found=True).restorable(None) is not None
+    for name in storage.list(layout.ATTEMPTS):
+        if name.startswith(f"{claim.attempt:010d}"):
+            storage.delete(f"{layout.ATTEMPTS}/{name}")
+    return storage
+
+
+def test_notes_that_do_not_tell_of_who_wrote_the_newest_checkpoint_are_not_gone_on_by() -> None:
+    storage = with_notes_of_before()
+    (newest,) = [id for id in checkpoints_of(storage, LIFE) if id > 1]
+    store = store_of(storage, LIFE, is_found=True)
+    assert store.listing().newest == 1
+    name = f"{LIFE}/{layout.checkpoint_directory(newest)}"
+    with pytest.raises(CheckpointError, match=rf"{name} was written by attempt 2, .*--resume --at {name}\)"):
+        store.restorable(None)
+    report = examined(storage)
+    assert not report.is_whole and report.leftovers == []
+    assert f"{name} was written by attempt 2" in report.problems[0]
+    restored = going_back(storage, newest).claim(CheckpointId(newest)).restore
+    assert restored is not None and restored.checkpoint > newest
+    assert store_of(storage, LIFE, is_found=True).restorable(None) == restored
+    assert examined(storage).is_whole
+
+
+class Beside(FaultyStorage):
+    """Somebody does something between a look at the notes and one at the checkpoints."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beside: list[Callable[[], None]] = []
+
+    def list(self, path: str) -> list[str]:
+        if path.strip("/") == LIFE and self.beside:
+            self.beside.pop()()
+        return super().list(path)
+
+
+def test_what_an_attempt_writes_that_is_claimed_beside_the_look_is_not_taken_for_unnoted() -> None:
+    storage = Beside()
+    written(storage, LIFE, 1)
+    looking, resumed = store_of(storage, LIFE, is_found=True), store_of(storage, LIFE, is_found=True)
+    resumed.adopt("again", resume=True)
+
+    def go_on() -> None:
+        claim = resumed.claim()
+        resumed.publish(manifest(claim.next_checkpoint, claim.attempt))
+
+    storage.beside.append(go_on)
+    restored = looking.restorable(None)
+    assert restored is not None and restored.attempt == 2
+    storage.beside.append(go_on)
+    assert examined(storage).is_whole
