@@ -39,23 +39,27 @@ class JobHandle(Protocol):
         """End the job without committing what is not yet committed; returns when its tasks are gone."""
 
     def trigger_checkpoint(self, timeout: float | None = 60.0) -> int:
-        """Take a checkpoint now, or as soon as the job runs; its id once it is complete. Raises JobError when the
-        checkpoint or its attempt fails, and when the job has ended; TimeoutError after `timeout` seconds."""
+        """Take a checkpoint now, or as soon as the job runs; its id once it is complete. If its attempt fails, it is
+        taken on the next one. Raises JobError when the checkpoint fails, and when the job has ended; TimeoutError after
+        `timeout` seconds: it may complete later all the same."""
 
     def savepoint(self, directory: str | None = None, timeout: float | None = 600.0) -> str:
         """Take a savepoint: a checkpoint that is yours, in a new directory below `directory` (None: in `savepoints`
         below the checkpoint location), which Weir never deletes. Its path, once it is complete and every sink has
-        committed what it holds. Raises JobError when it fails; the job goes on. TimeoutError after `timeout` seconds:
-        it may complete later all the same."""
+        committed what it holds. While the job restarts it waits for the next attempt, and when its attempt fails it is
+        taken anew on the next one. Raises JobError when it fails; the job goes on. TimeoutError after `timeout`
+        seconds: it may complete later all the same, if it had begun."""
 
     def stop(self, savepoint: str | bool = True, drain: bool = False, timeout: float | None = 600.0) -> str | None:
         """End the job behind a savepoint (True; a string: below that directory) or a plain checkpoint (False), with
         everything committed up to it; the savepoint's path. The job can be resumed, or started from the savepoint.
-        `drain`: let the sources end first, as if there were no more input, so that everything is flushed."""
+        `drain`: let the sources end first, as if there were no more input, so that everything is flushed. Waits for the
+        next attempt as `savepoint` does; after TimeoutError it ends the job all the same only if it had begun."""
 
     def rescale(self, parallelism: int, timeout: float | None = 600.0) -> None:
         """Go on at another parallelism, in place, from a checkpoint that is taken for it. Operators with a parallelism
-        of their own keep it. Raises when that cannot be; the job then goes on as before."""
+        of their own keep it. Waits for the next attempt as `savepoint` does. Raises when that cannot be; the job then
+        goes on as before."""
 
     def checkpoints(self) -> Sequence[CheckpointRecord]:
         """The completed checkpoints among the latest, oldest first."""

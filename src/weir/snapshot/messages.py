@@ -416,6 +416,8 @@ class FailRequest:
 
     request: CheckpointRequested
     reason: str
+    ended_early: bool = False
+    """Only because the attempt has ended, or none runs: the next one may be asked."""
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ class CheckpointDesk:
         elif isinstance(effect, m.PublishSavepoint):
             self._save(effect)
         elif isinstance(effect, m.FailRequest):
-            self._request_failed(effect.request, effect.reason)
+            self._request_failed(effect)
         elif isinstance(effect, m.LeaveAttempt):
             self._attempts.leave_for(effect.request)
         elif isinstance(effect, m.FailAttempt):
@@ -193,8 +193,9 @@ class CheckpointDesk:
             reason = f"{request.savepoint}: {type(result).__name__}: {result}"
             self.hear(m.SavepointRefused(manifest.checkpoint, reason))
 
-    def _request_failed(self, request: m.CheckpointRequested, reason: str) -> None:
+    def _request_failed(self, effect: m.FailRequest) -> None:
+        request = effect.request
         self._attempts.request_failed(request)
         if request.savepoint is not None:
             self._savepoints.discard(request.savepoint, self._coordinator.next_checkpoint)
-        self._notify(notices.RequestFailed(self._attempts.attempt, request.name, reason))
+        self._notify(notices.RequestFailed(self._attempts.attempt, request.name, effect.reason, effect.ended_early))

@@ -81,10 +81,8 @@ class Driver:
         """Why all regions are being left."""
         self._ended: phases.Ended | None = None
         self._rescaling: Rescaling | None = None
-        ports = Ports(clock, background, store, notify)
-        self._checkpoints = CheckpointDesk(
-            self, self._coordinator, self._claims, self._restarts, config.settings, ports
-        )
+        machines = self._coordinator, self._claims, self._restarts
+        self._checkpoints = CheckpointDesk(self, *machines, config.settings, Ports(clock, background, store, notify))
         self.restarts = 0
 
     # --- What comes in -----------------------------------------------------------------------------
@@ -390,8 +388,7 @@ class Driver:
 
     def _laid_out(self, plan: Plan) -> tuple[tuple[Region, ...], SourceAlignment]:
         settings, clock = self._config.settings, self._clock
-        interval_ms = settings.watermark_interval_ms
-        alignment = SourceAlignment(plan, clock=clock, interval_ms=interval_ms, tell=self.tell)
+        alignment = SourceAlignment(plan, clock=clock, interval_ms=settings.watermark_interval_ms, tell=self.tell)
         return laid_out(plan, settings, clock=clock, cluster=self._cluster), alignment
 
     def _region_of(self, attempt: AttemptId) -> Region | None:

@@ -119,6 +119,8 @@ class RequestFailed(_OfJob):
 
     request: str
     reason: str
+    ended_early: bool = False
+    """Only because its attempt has ended, or none runs: it may be made again."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
@@ -18,15 +17,15 @@ from urllib.parse import quote
 from weir.config import JobConfig
 from weir.errors import JobError, JobFailed
 from weir.graph.plan import Plan, Vertex
-from weir.ids import CheckpointId
 from weir.operators.source import DriverContext, Source
 from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
 from weir.runtime.driver import notices, phases, verdicts
 from weir.runtime.driver.loop import Driver
 from weir.runtime.driver.notices import Notice
 from weir.runtime.driver.region import slots_of
-from weir.runtime.job.asks import Ask, Asks
+from weir.runtime.job.asks import Ask, AskForCheckpoint, Asks
 from weir.runtime.job.failures import FailureRecord, Failures
+from weir.runtime.job.rescaling import rescaled
 from weir.runtime.job.service import JobService
 from weir.runtime.net.lines import Lines
 from weir.runtime.spark.cluster import SparkCluster
@@ -89,8 +88,6 @@ class Job:
         self._service: JobService | None = None
         self._notices: deque[Notice] = deque(maxlen=NOTICES_MAX)
         self._listeners: list[Callable[[Notice], None]] = []
-        self._requests: list[tuple[CheckpointId, Future[int]]] = []
-        """Checkpoints that were asked for: the first id that answers, and who waits."""
         self._asks = Asks(config.name)
         self._crash: BaseException | None = None
         self._session = session
@@ -169,20 +166,20 @@ class Job:
         self._ended.wait()
 
     def trigger_checkpoint(self, timeout: float | None = 60.0) -> int:
-        """Take a checkpoint now; its id once it is complete. TimeoutError: it may complete later all the same."""
-        future: Future[int] = Future()
-        self._ask(lambda: self._request(future))
-        wait([future], timeout)
-        if not future.done():
+        """Take a checkpoint now, or as soon as the job runs; its id once it is complete. TimeoutError: it may complete
+        later all the same."""
+        ask = self._ask(self._ask_for_checkpoint)
+        wait([ask.future], timeout)
+        if not ask.future.done():
+            self._mailbox.post(lambda: self._asks.leave_checkpoint(ask))
             raise TimeoutError(f"job {self.name!r}: the checkpoint was not complete within {timeout} s")
-        return future.result()
+        return ask.future.result()
 
     def savepoint(self, directory: str | None = None, timeout: float | None = REQUEST_TIMEOUT_S) -> str:
         """Take a checkpoint whose states are also written, for good, into a new directory below `directory`; its path
         once it is complete. None: below the checkpoint location, in `savepoints`."""
-        place = self._savepoint_place(directory)
-        request = CheckpointRequested(place, Then.GO_ON, uuid.uuid4().hex)
-        path: str = self._await(Ask("the savepoint", lambda: self._driver.request(request)), request.name, timeout)
+        place = self._place_of_savepoints(directory)
+        path: str = self._await(Ask("the savepoint", lambda name: self._request(name, Then.GO_ON, place)), timeout)
         return path
 
     def stop(
@@ -193,10 +190,10 @@ class Job:
         savepoint: True, or the directory to put it below: the checkpoint is a savepoint, whose path is returned
         drain:     let the sources end, so that everything is flushed, as if there were no more input
         """
-        place = None if savepoint is False else self._savepoint_place(None if savepoint is True else savepoint)
-        request = CheckpointRequested(place, Then.DRAIN if drain else Then.STOP, uuid.uuid4().hex)
-        ask = Ask("the stop", lambda: self._driver.request(request), ends_job=True)
-        path: str | None = self._await(ask, request.name, timeout)
+        place = None if savepoint is False else self._place_of_savepoints(None if savepoint is True else savepoint)
+        then = Then.DRAIN if drain else Then.STOP
+        ask = Ask("the stop", lambda name: self._request(name, then, place), ends_job=True)
+        path: str | None = self._await(ask, timeout)
         self._ended.wait()
         return path
 
@@ -204,8 +201,7 @@ class Job:
         """Go on at another parallelism, from a checkpoint taken for this; returns when the new tasks run. Operators
         with a parallelism of their own keep it."""
         plan = self._checked_plan(parallelism)
-        name = uuid.uuid4().hex
-        self._await(Ask("the rescale", lambda: self._driver.rescale(plan, name)), name, timeout)
+        self._await(Ask("the rescale", lambda name: self._driver.rescale(plan, name)), timeout)
 
     @property
     def parallelism(self) -> int:
@@ -288,8 +284,6 @@ class Job:
         try:
             self._mailbox.drain()
         finally:
-            for _, waiting in self._requests:
-                waiting.set_exception(JobError(f"job {self.name!r} has ended"))
             phase = self._driver.phase
             self._asks.job_ended(phase.verdict if isinstance(phase, phases.Ended) else None)
             if self._service is not None:
@@ -313,19 +307,9 @@ class Job:
     def _noticed(self, notice: Notice) -> None:
         self._notices.append(notice)
         self._failures.hear(notice)
-        if isinstance(notice, notices.CheckpointSucceeded):
-            for waiting in self._answered(notice.checkpoint):
-                waiting.set_result(notice.checkpoint)
-        elif isinstance(notice, notices.CheckpointAborted):
-            for waiting in self._answered(notice.checkpoint):
-                waiting.set_exception(JobError(f"the checkpoint did not complete: {notice.why}"))
-        elif isinstance(notice, notices.AttemptFailed):
-            for waiting in self._answered(None):
-                waiting.set_exception(JobError(f"the checkpoint did not complete: {notice.error}"))
-        elif isinstance(notice, notices.AttemptRunning):
+        self._asks.hear(notice)
+        if isinstance(notice, notices.AttemptRunning):
             self._mailbox.post(self._ask_again)
-        elif isinstance(notice, notices.SavepointCompleted | notices.RequestFailed | notices.RescaleCompleted):
-            self._asks.answered(notice)
         for listener in tuple(self._listeners):
             try:
                 listener(notice)
@@ -336,64 +320,50 @@ class Job:
 
     def _ask_again(self) -> None:
         """The tasks run: what was asked for meanwhile can be told to them."""
-        if self._driver.status in NOT_YET_RUNNING:
-            return
-        if self._requests:
-            self._driver.request()
-        self._asks.send_waiting()
+        if self._is_running:
+            self._asks.runs(self._driver.request)
 
-    def _await(self, ask: Ask, name: str, timeout: float | None) -> Any:
+    @property
+    def _is_running(self) -> bool:
+        return self._driver.status not in NOT_YET_RUNNING
+
+    def _await(self, ask: Ask, timeout: float | None) -> Any:
         if self._ended.is_set():
             raise JobError(f"job {self.name!r} is {self.status}: {ask.what} would find no job")
-        self._ask(lambda: self._asks.add(name, ask, is_running=self._driver.status not in NOT_YET_RUNNING))
+        self._ask(lambda: self._asks.add(ask, is_running=self._is_running))
         wait([ask.future], timeout)
-        if not ask.future.done():
-            raise TimeoutError(
-                f"job {self.name!r}: {ask.what} was not done within {timeout} s; it goes on all the same"
-            )
-        return ask.future.result()
+        goes_on = ask.future.done() or self._ask(lambda: self._asks.leave(ask))
+        if ask.future.done():
+            return ask.future.result()
+        rest = "it goes on all the same" if goes_on else f"the job is {self.status}, and is not asked for it any more"
+        raise TimeoutError(f"job {self.name!r}: {ask.what} was not done within {timeout} s; {rest}")
 
-    def _savepoint_place(self, directory: str | None) -> str:
+    def _request(self, name: str, then: Then, savepoints: str | None) -> None:
+        place = None if savepoints is None else new_savepoint(savepoints, self.name)
+        self._driver.request(CheckpointRequested(place, then, name))
+
+    def _ask_for_checkpoint(self) -> AskForCheckpoint:
+        ask = AskForCheckpoint(self._driver.answering_checkpoint)
+        if self._is_running or self._ended.is_set():
+            self._driver.request()
+        self._asks.add_checkpoint(ask)
+        return ask
+
+    def _place_of_savepoints(self, directory: str | None) -> str:
         if directory is None and self._storage_uri is None:
             raise JobError(
                 f"job {self.name!r} keeps its checkpoints in memory: name a directory or URI for the savepoint"
             )
         if directory is None:
             directory = location_below(str(self._storage_uri), layout.SAVEPOINTS)
-        return new_savepoint(directory, self.name)
+        return directory
 
     def _checked_plan(self, parallelism: int) -> Plan:
         """The plan at another parallelism; refused before anything is stopped, where that can be known."""
-        if self._plan_at is None:
-            raise JobError(f"job {self.name!r} was not submitted by an Environment, so it cannot be rescaled in place")
-        plan = self._plan_at(parallelism)
-        readers = {vertex.operators[0].uid: vertex.parallelism for vertex in self._driver.plan.vertices}
-        for vertex in plan.vertices:
-            operator = vertex.operators[0]
-            spec = operator.spec
-            is_fed = isinstance(spec, Source) and type(spec).on_driver_start is not Source.on_driver_start
-            if is_fed and readers.get(operator.uid) != vertex.parallelism:
-                raise JobError(
-                    f"source {operator.name!r} is fed by the driver, for {readers.get(operator.uid)} readers: give it "
-                    "a parallelism of its own, or stop the job with a savepoint and start it from there"
-                )
+        plan = rescaled(self.name, self._driver.plan, self._plan_at, parallelism)
         if self._session is not None:
             check_slots(self._session, slots_of(plan, self._settings), own=len(self.process_ids))
         return plan
-
-    def _request(self, future: Future[int]) -> None:
-        # A checkpoint that is already under way is no answer: it does not hold what came in since.
-        first = self._driver.answering_checkpoint
-        # While the job starts or restarts, the request waits for its tasks to run.
-        if self._driver.status not in NOT_YET_RUNNING:
-            self._driver.request()
-        self._requests.append((first, future))
-
-    def _answered(self, checkpoint: int | None) -> list[Future[int]]:
-        """Take out who waits for this checkpoint; None: everybody."""
-        answered = [waiting for first, waiting in self._requests if checkpoint is None or first <= checkpoint]
-        self._requests = [(first, waiting) for first, waiting in self._requests if waiting not in answered]
-        return answered
 
     def _metrics(self) -> dict[str, Any]:
         return {

@@ -58,6 +58,9 @@ from weir.snapshot.messages import (
 EVENTS_SHOWN = 20
 """How many of the last events an error shows."""
 
+NOT_RUNNING = (CoordinatorPhase.WAITING, CoordinatorPhase.FAILING)
+"""Nobody can be asked then."""
+
 ENDED_EARLY = "the attempt ended before it was there"
 
 
@@ -247,16 +250,16 @@ class Coordinator:
 
     def _requested_by_user(self, event: CheckpointRequested, now_ms: float) -> list[CoordinatorEffect]:
         if not event.is_plain:
-            return self._requests.ask(event, refusal=self._refusal())
+            is_running = self._run is not None and self._phase not in NOT_RUNNING
+            return self._requests.ask(event, refusal=self._refusal(is_running), is_running=is_running)
         # While the job finishes, the final checkpoint is the answer.
         self._requested = self._phase not in (CoordinatorPhase.FINISHING, CoordinatorPhase.FINISHED)
         return []
 
-    def _refusal(self) -> str | None:
-        run = self._run
-        if run is None or self._phase in (CoordinatorPhase.FAILING, CoordinatorPhase.WAITING):
+    def _refusal(self, is_running: bool) -> str | None:
+        if not is_running:
             return "the job does not run just now"
-        if run.final is not None:
+        if self._run is not None and self._run.final is not None:
             return "the job has finished, and its final checkpoint is under way"
         return None
 
@@ -366,7 +369,8 @@ class Coordinator:
                     f"the last, {checkpoint}, {text}",
                     code,
                 )
-        return [SendAbort(checkpoint, reason, detail), *self._requests.aborted(checkpoint, text)]
+        failed = self._requests.aborted(checkpoint, text, ended_early=reason is AbortReason.ATTEMPT_ENDED)
+        return [SendAbort(checkpoint, reason, detail), *failed]
 
     # --- Manifests ------------------------------------------------------------------------------------
 

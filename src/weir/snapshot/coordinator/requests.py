@@ -107,8 +107,12 @@ class Requests:
 
     # --- What comes in ----------------------------------------------------------------------------------
 
-    def ask(self, request: CheckpointRequested, *, refusal: str | None) -> list[CoordinatorEffect]:
+    def ask(
+        self, request: CheckpointRequested, *, refusal: str | None, is_running: bool = True
+    ) -> list[CoordinatorEffect]:
         """A new request. `refusal`: why the coordinator cannot take any now."""
+        if refusal is not None and not is_running:
+            return [FailRequest(request, refusal, ended_early=True)]
         if refusal is None and len(self._waiting) >= REQUESTS_WAITING_MAX:
             refusal = f"{REQUESTS_WAITING_MAX} requests wait already"
         if refusal is None and self.is_ending:
@@ -142,7 +146,7 @@ class Requests:
         under_way.exported[event.subtask] = event.exported
         return []
 
-    def aborted(self, checkpoint: CheckpointId, reason: str) -> list[CoordinatorEffect]:
+    def aborted(self, checkpoint: CheckpointId, reason: str, *, ended_early: bool = False) -> list[CoordinatorEffect]:
         """The checkpoint will not complete. Its sources hear of that themselves; a drain waits for the next one."""
         under_way = self._of(checkpoint)
         if under_way is None:
@@ -150,7 +154,8 @@ class Requests:
         self._under_way = None
         if under_way.request is self._draining:
             return []
-        return [FailRequest(under_way.request, f"its checkpoint {checkpoint} did not complete: {reason}")]
+        reason = f"its checkpoint {checkpoint} did not complete: {reason}"
+        return [FailRequest(under_way.request, reason, ended_early=ended_early)]
 
     def completed(self, checkpoint: CheckpointId) -> None:
         if (under_way := self._of(checkpoint)) is not None:
@@ -190,7 +195,7 @@ class Requests:
         self._waiting.clear()
         self._under_way = self._draining = None
         self._sources_end = self._left = False
-        return [FailRequest(request, reason) for request in requests]
+        return [FailRequest(request, reason, ended_early=True) for request in requests]
 
     # --- Ends of a request ------------------------------------------------------------------------------
 

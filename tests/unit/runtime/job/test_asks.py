@@ -141,24 +141,6 @@ def test_a_savepoint_whose_manifest_cannot_be_written_fails_and_the_job_goes_on(
     assert job.trigger_checkpoint(WITHIN_S) == 2
 
 
-def test_a_savepoint_fails_with_its_attempt_and_nothing_of_it_stays(
-    submit: Submit, tmp_path: Path, eventually: Callable[..., Any]
-) -> None:
-    job = submit(FixedDelay(attempts=5, delay="1ms"))
-    cluster = reach(job, "running", eventually)
-    cluster.answers_snapshots = False
-    errors: list[BaseException] = []
-    thread = threading.Thread(target=lambda: errors.append(_raised(lambda: job.savepoint(str(tmp_path / "mine")))))
-    thread.start()
-    eventually(lambda: job.checkpoint_history(), within_s=WITHIN_S)
-    cluster.fail("killed")
-    thread.join(WITHIN_S)
-    assert "the attempt ended" in str(errors[0])
-    cluster.answers_snapshots = True
-    eventually(lambda: job.status == "running", within_s=WITHIN_S)
-    assert job.trigger_checkpoint(WITHIN_S) == 2
-
-
 def test_savepoints_can_be_asked_for_by_many_at_once(submit: Submit, tmp_path: Path) -> None:
     job = submit()
     paths: list[str] = []
@@ -315,97 +297,10 @@ def test_what_another_run_has_still_to_commit_is_none_of_the_business_of_one_tha
     assert found == {"source": Position({"pending": []}), "sink": None}
 
 
-# --- Rescaling ------------------------------------------------------------------------------------------
-
-
-def test_a_job_is_rescaled_in_place_from_a_checkpoint_taken_for_it(
-    submit: Submit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deployed = Deployed(monkeypatch)
-    job = submit()
-    job.rescale(3, WITHIN_S)
-    cluster = ObedientCluster.latest
-    assert cluster.launched == [2, 3] and job.parallelism == 3 and job.status == "running"
-    assert deployed.orders == [(None, None), (1, None)]
-    assert job.metrics()["restarts"] == 0, "that is no failure"
-    job.rescale(1, WITHIN_S)
-    assert cluster.launched == [2, 3, 1]
-    assert job.trigger_checkpoint(WITHIN_S) == 3
-    cluster.finish()
-    assert job.wait(WITHIN_S) == "finished"
-
-
-def test_a_job_that_does_not_get_its_new_slots_goes_back_to_its_old_parallelism(
-    submit: Submit, eventually: Callable[..., Any]
-) -> None:
-    job = submit(NoRestart())
-    cluster = reach(job, "running", eventually)
-    cluster.slots = 2
-    with pytest.raises(JobError, match="the rescale failed: there are 2 slots"):
-        job.rescale(4, WITHIN_S)
-    eventually(lambda: job.status == "running", within_s=WITHIN_S)
-    assert cluster.launched == [2, 4, 2] and job.parallelism == 2
-    assert job.trigger_checkpoint(WITHIN_S) == 2
-
-
-def test_a_rescale_fails_when_its_checkpoint_does_and_the_job_stays_as_it_is(
-    submit: Submit, eventually: Callable[..., Any]
-) -> None:
-    job = submit(FixedDelay(attempts=5, delay="1ms"))
-    cluster = reach(job, "running", eventually)
-    cluster.answers_snapshots = False
-    errors: list[BaseException] = []
-    thread = threading.Thread(target=lambda: errors.append(_raised(lambda: job.rescale(3))))
-    thread.start()
-    eventually(lambda: job.checkpoint_history(), within_s=WITHIN_S)
-    with pytest.raises(JobError, match="already being rescaled"):
-        job.rescale(4, WITHIN_S)
-    cluster.fail("killed")
-    thread.join(WITHIN_S)
-    assert "the rescale failed: the attempt ended" in str(errors[0])
-    eventually(lambda: job.status == "running" and cluster.launched == [2, 2], within_s=WITHIN_S)
-
-
-def test_a_rescale_may_count_on_the_slots_that_the_job_itself_holds(
-    submit: Submit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(job_module, "check_slots", lambda session, needed, *, own=0: asked.append((needed, own)))
-    job = submit()
-    job._session = object()  # type: ignore[assignment]
-    job.rescale(3, WITHIN_S)
-    assert asked == [(3, 2)]
-
-
-def test_a_parallelism_above_the_maximum_is_refused_before_anything_happens(submit: Submit) -> None:
-    job = submit()
-    with pytest.raises(PlanError, match="above 8"):
-        job.rescale(9, WITHIN_S)
-    assert job.checkpoint_history() == []
-
-
-def test_a_source_that_the_driver_feeds_cannot_change_its_parallelism_in_place(
-    submit: Submit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Script, "on_driver_start", lambda self, driver: None)
-    job = submit()
-    with pytest.raises(JobError, match="'the source' is fed by the driver, for 2 readers"):
-        job.rescale(3, WITHIN_S)
-    job.rescale(2, WITHIN_S)
-
-
 def test_the_store_of_a_stopped_run_shows_its_last_checkpoint(submit: Submit, tmp_path: Path) -> None:
     submit(plan=two_tasks()).stop(timeout=WITHIN_S)
     storage = open_storage(str(tmp_path / "checkpoints" / "job"))
     assert store_of(storage, current_lineage(storage) or "").listing().newest == 1
-
-
-def _raised(act: Callable[[], object]) -> BaseException:
-    try:
-        act()
-    except BaseException as error:
-        return error
-    raise AssertionError("nothing was raised")
 
 
 def test_a_cancelled_job_ends_when_what_its_tasks_wrote_to_a_savepoint_is_gone(tmp_path: Path) -> None:

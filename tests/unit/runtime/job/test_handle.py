@@ -252,26 +252,6 @@ def test_a_checkpoint_cannot_be_asked_of_a_job_that_has_ended(
         job.trigger_checkpoint(WITHIN_S)
 
 
-def test_a_request_whose_attempt_fails_is_told_so(submit: Callable[..., Job], eventually: Callable[..., Any]) -> None:
-    job = submit(FixedDelay(attempts=5, delay="1ms"))
-    cluster = reach(job, "running", eventually)
-    cluster.answers_snapshots = False
-    errors: list[BaseException] = []
-
-    def ask() -> None:
-        try:
-            job.trigger_checkpoint(WITHIN_S)
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    eventually(lambda: job.checkpoint_history(), within_s=WITHIN_S)
-    cluster.fail("killed")
-    thread.join(WITHIN_S)
-    assert len(errors) == 1 and "killed" in str(errors[0])
-
-
 def test_a_failed_job_raises_its_cause_to_whoever_waits(
     submit: Callable[..., Job], eventually: Callable[..., Any]
 ) -> None:
