@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
+from tests.sim.compaction import compacted_parts
 from tests.sim.externals import Row, SimSource
-from tests.sim.hands import compacted_parts
 from tests.sim.stage import SimulationFailed
 from tests.sim.timed import straggles
 from tests.sim.workload import SinkExpectation

@@ -16,6 +16,24 @@ from weir.operators.source import Source
 BUSY_PACE = 0.4
 """How fast jobs read that are to take many checkpoints."""
 
+BUSY_EVERY, BUSY_AT = 4, 2
+"""Which seeds are of small jobs with many checkpoints."""
+
+LOOPED_EVERY, LOOPED_AT = 6, 3
+"""Which seeds have a loop; the others are the runs that they ever were."""
+
+
+def drawn_job(rng: random.Random, seed: int, external: External, *, region_rng: random.Random) -> Job:
+    """That of a seed."""
+    # What is beside the first region is drawn from numbers of its own, so that most jobs are what they ever were.
+    time_rng = random.Random(f"time of {seed}")
+    if seed % BUSY_EVERY == BUSY_AT:
+        return draw_busy_job(rng, external, time_rng=time_rng)
+    job = with_regions(draw_job(rng, external), region_rng, external, time_rng=time_rng)
+    if seed % LOOPED_EVERY == LOOPED_AT:
+        job = with_loop(job, random.Random(f"loops of {seed}"), external)
+    return job
+
 
 def draw_job(rng: random.Random, external: External) -> Job:
     """One to three sources, perhaps a union, some steps, one or two ends."""

@@ -9,12 +9,11 @@ start from the beginning, where everything was deleted, is not disturbed by what
 
 from __future__ import annotations
 
-import base64
-import json
 import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tests.sim.compaction import compact, parts_of
 from tests.sim.faults import FAULT_STEPS
 from tests.sim.latecomers import Latecomers
 from tests.sim.stage import SimulationFailed
@@ -28,9 +27,6 @@ from weir.runtime.storage.fsck import examined, repair
 
 if TYPE_CHECKING:
     from tests.sim.world import World
-
-COMPACTED = "compacted-"
-"""What the names of users' own files begin with, in the directories of sinks."""
 
 FORGOTTEN = 0.5
 """How often users who start anew forget to kill what still runs."""
@@ -133,32 +129,13 @@ class Hands:
         if self.program.main is not None or not self._world.watch.has_committed:
             return False
         with self._world.storage.quiet():
-            sinks = [s for s in self._world.sinks if isinstance(s, FileSink) and self._parts_of(s)]
+            sinks = [s for s in self._world.sinks if isinstance(s, FileSink) and parts_of(self._world, s)]
         if not sinks:
             return False
         sink = self.rng.choice(sinks)
         self._files += 1
-        self.program.main = Work(lambda: self._compact(sink, self._files), owner=self.program)
+        self.program.main = Work(lambda: compact(self._world, sink, self._files, rng=self.rng), owner=self.program)
         return True
-
-    def _compact(self, sink: FileSink, number: int) -> None:
-        storage = self._world.storage.below(sink.path.split("://")[1])
-        names = [name for name in self._parts_of(sink) if self.rng.random() < 0.8]
-        data = [storage.read(name).to_pybytes() for name in names]
-        self._world.log(f"users compact {len(names)} parts of {sink.path}")
-        if data:
-            body = json.dumps([base64.b64encode(part).decode() for part in data]).encode()
-            place = self._world.storage.below(archive_of(sink)) if self.rng.random() < 0.5 else storage
-            place.write(f"{COMPACTED}{number}", body)
-        for name in names:
-            storage.delete(name)
-
-    def _parts_of(self, sink: FileSink) -> list[str]:
-        """What they may touch: where a move is not one step, a part that is still pending as well is left alone."""
-        prefix = f"{sink.path.split('://')[1]}/_weir/"
-        files = self._world.storage.files
-        pending = {name.rpartition("/")[2] for name in files if name.startswith(prefix)}
-        return [name for name in sink.parts().committed() if name not in pending]
 
     def lose_checkpoints(self) -> bool:
         """The checkpoint directory is lost, the output is not, but may have been moved; the job is resumed."""
@@ -387,15 +364,3 @@ CARE: list[list[Callable[[Hands], bool]]] = [
     [Hands.go_back, Hands.go_back],
 ]
 """What they do one after the other, in some of the runs in which they do nothing else."""
-
-
-def archive_of(sink: FileSink) -> str:
-    """Where users put what they do not want in the sink's directory."""
-    return sink.path.split("://")[1].replace("/out/", "/archive/")
-
-
-def compacted_parts(world: World, sink: FileSink) -> list[bytes]:
-    """The parts that users have put into files of their own."""
-    prefixes = f"{sink.path.split('://')[1]}/{COMPACTED}", f"{archive_of(sink)}/{COMPACTED}"
-    files = [data for name, data in world.storage.files.items() if name.startswith(prefixes)]
-    return [base64.b64decode(part) for data in files for part in json.loads(data)]

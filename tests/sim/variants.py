@@ -13,7 +13,10 @@ from typing import Any
 from tests.sim.care_variants import CARE_VARIANTS
 from tests.sim.loops import LOOP_VARIANTS
 from tests.sim.patching import all_of, patched, patched_here
+from tests.sim.region_variants import REGION_VARIANTS
 from tests.sim.savepoint_variants import SAVEPOINT_VARIANTS
+from tests.sim.sink_variants import SINK_VARIANTS
+from tests.sim.state_variants import STATE_VARIANTS
 from tests.sim.storage_variants import STORAGE_VARIANTS, ids_are_counted_from_what_is_there
 from tests.sim.time_variants import TIME_VARIANTS
 from weir.connectors.files.parts import PartDirectory, pending_directory
@@ -26,7 +29,6 @@ from weir.runtime.driver.loop import Driver
 from weir.runtime.storage import layout
 from weir.runtime.storage.attempts import Attempts
 from weir.runtime.storage.checkpoints import CheckpointStore
-from weir.runtime.storage.retirement import Retirement
 from weir.runtime.task import worker as worker_module
 from weir.runtime.task.sink_end import SinkEnd
 from weir.runtime.task.snapshots import Snapshot, Snapshotter
@@ -48,8 +50,6 @@ from weir.snapshot.messages import (
     SubtaskFinished,
 )
 from weir.snapshot.parts import PendingEpochs
-from weir.state.columns.slots import FrozenSlots, SlotChanges
-from weir.state.frozen import RestoredParts
 
 # --- Barriers and checkpoints -----------------------------------------------------------------------------
 
@@ -329,94 +329,6 @@ def early_messages_dropped() -> AbstractContextManager[None]:
     return patched(Driver, "hear", hear)
 
 
-# --- Regions --------------------------------------------------------------------------------------------
-
-
-def region_claims_while_a_manifest_is_written() -> AbstractContextManager[None]:
-    """A region that was lost takes its next attempt before it is known what became of a checkpoint."""
-    return patched(Coordinator, "is_publishing", property(lambda self: False))
-
-
-def lost_region_keeps_its_snapshots() -> AbstractContextManager[None]:
-    """What a region acknowledged before it was lost still counts, although it begins again from before that."""
-
-    def region_lost(self: Coordinator, run: Any, subtasks: list[Any], now_ms: float) -> Any:
-        for subtask in subtasks:
-            del run.attempts[subtask]
-            run.finished.discard(subtask)
-            run.committed.pop(subtask, None)
-        return self._requests.attempt_ended("lost")
-
-    return patched(Coordinator, "_region_lost", region_lost)
-
-
-def lost_region_counts_as_finished() -> AbstractContextManager[None]:
-    """That a region had finished before it was lost is not forgotten, and so the job ends without it."""
-    original = Coordinator._region_lost
-
-    def region_lost(self: Coordinator, run: Any, subtasks: list[Any], now_ms: float) -> Any:
-        kept = run.finished & set(subtasks), {s: run.committed[s] for s in subtasks if s in run.committed}
-        final, published = run.final, run.final_published
-        effects = original(self, run, subtasks, now_ms)
-        run.finished |= kept[0]
-        run.committed.update(kept[1])
-        run.final, run.final_published = final, published
-        return effects
-
-    return patched(Coordinator, "_region_lost", region_lost)
-
-
-# --- State that checkpoints share -------------------------------------------------------------------------
-
-
-def shared_files_go_with_their_checkpoint() -> AbstractContextManager[None]:
-    """Files that were written for a retired checkpoint are deleted, whoever else names them."""
-    return patched(Retirement, "_shared_files", lambda self, checkpoint: frozenset())
-
-
-def built_on_before_it_is_complete() -> AbstractContextManager[None]:
-    """A snapshot refers to files of one that was written, but may never become a checkpoint."""
-    original = FrozenSlots.write
-
-    def write(self: FrozenSlots, out: Any) -> Any:
-        part = original(self, out)
-        self.confirmed(part)
-        return part
-
-    return patched(FrozenSlots, "write", write)
-
-
-def bases_are_not_kept() -> AbstractContextManager[None]:
-    """What a checkpoint under way builds on is retired as if nobody needed it."""
-
-    def retain(self: Coordinator, run: Any) -> CheckpointId:
-        run.completed = run.completed[-self._settings.retain :]
-        return CheckpointId(run.completed[0])
-
-    return patched(Coordinator, "_retain", retain)
-
-
-def files_of_other_key_groups_are_built_on() -> AbstractContextManager[None]:
-    """After a rescale a subtask takes the files of an old one for its own."""
-    return patched(RestoredParts, "whole", property(lambda self: self.parts[0] if self.parts else None))
-
-
-def frozen_state_sees_later_rows() -> AbstractContextManager[None]:
-    """Nobody saves what a frozen state stands for before it changes."""
-    return patched(FrozenSlots, "save", lambda self, slots: None)
-
-
-def changes_of_an_aborted_checkpoint_are_forgotten() -> AbstractContextManager[None]:
-    """A snapshot holds what changed since the last one that was taken, not since the last that is complete."""
-    original = SlotChanges._since_base
-
-    def since_base(self: SlotChanges, count: int) -> Any:
-        self._unconfirmed = self._unconfirmed[-1:]
-        return original(self, count)
-
-    return patched(SlotChanges, "_since_base", since_base)
-
-
 VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     variant.__name__: variant
     for variant in (
@@ -443,17 +355,11 @@ VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         void_parts_committed,
         lost_reply_loses_the_epoch,
         early_messages_dropped,
-        shared_files_go_with_their_checkpoint,
-        built_on_before_it_is_complete,
-        bases_are_not_kept,
-        files_of_other_key_groups_are_built_on,
-        frozen_state_sees_later_rows,
-        changes_of_an_aborted_checkpoint_are_forgotten,
-        region_claims_while_a_manifest_is_written,
-        lost_region_keeps_its_snapshots,
-        lost_region_counts_as_finished,
+        *STATE_VARIANTS,
+        *REGION_VARIANTS,
         *SAVEPOINT_VARIANTS,
         *STORAGE_VARIANTS,
+        *SINK_VARIANTS,
         *CARE_VARIANTS,
         *TIME_VARIANTS,
         *LOOP_VARIANTS,

@@ -10,17 +10,15 @@ import random
 import zlib
 from collections import deque
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 from greenlet import getcurrent
 
-from tests.sim import faults
-from tests.sim.draws import draw_busy_job, draw_job, with_loop, with_regions
+from tests.sim import faults, turns
+from tests.sim.draws import drawn_job
 from tests.sim.drivers import SimDriver
 from tests.sim.externals import External
 from tests.sim.hands import Hands
-from tests.sim.ports import SimChannel, SimClock
+from tests.sim.ports import SimClock
 from tests.sim.replacements import replace_drivers
 from tests.sim.stage import SimStage, SimTask, SimulationFailed
 from tests.sim.storage import SimStorage
@@ -41,9 +39,6 @@ STEPS_MAX = 60_000
 LINGER_STEPS = 150
 """After the end, what is left of old attempts and drivers goes on for so long."""
 
-SLICES_MAX, DELIVERIES_MAX = 6, 5
-"""Pieces of background work, from one storage call to the next, that each process may do in a step; and messages."""
-
 DRIVERS_MAX = 20
 """A run that needs more drivers makes no progress."""
 
@@ -51,12 +46,6 @@ REFUSALS_MAX = 100
 """Starts that storage may refuse, with its troubles."""
 
 AMBUSH_PROBABILITY = 0.25
-
-BUSY_EVERY, BUSY_AT = 4, 2
-"""Which seeds are of small jobs with many checkpoints."""
-
-LOOPED_EVERY, LOOPED_AT = 6, 3
-"""Which seeds have a loop; the others are the runs that they ever were."""
 
 RESUMED_AT_THE_END = 0.1
 """How often a driver dies when the job is finished, and the job is resumed all the same."""
@@ -66,9 +55,6 @@ OVERTAKEN_AT_THE_END = 0.5
 
 STARTED_TWICE = 0.12
 """How often two people start the job at once."""
-
-SLOWNESS = 0.2
-"""How often a slow task or wire does what a fast one does at once."""
 
 
 class World:
@@ -101,7 +87,11 @@ class World:
         self.place = str(int(after.place) + 1) if after else FIRST_PLACE
         self.job_storage = self.storage.below(f"{self.place}/sim")
         register_scheme(SCHEME, lambda uri: self.storage.below(uri.split("://")[1]))
-        self.job: Job = self._goes_on(after, savepoint) if after and savepoint else self._drawn(seed)
+        self.job: Job = (
+            self._goes_on(after, savepoint)
+            if after and savepoint
+            else drawn_job(self.rng, seed, self.external, region_rng=self.region_rng)
+        )
         # Users draw from numbers of their own, so that a run without them is the same as it ever was.
         self.users = Users(self, after.users.rng if after else random.Random(f"users of {seed}"))
         self.hands = Hands(self, after.hands.rng if after else random.Random(f"hands of {seed}"))
@@ -172,16 +162,6 @@ class World:
         if lineage is None:
             raise SimulationFailed("no attempt has started")
         return CheckpointStore(self.job_storage, "sim", lineage=lineage)
-
-    def _drawn(self, seed: int) -> Job:
-        # What is beside the first region is drawn from numbers of its own, so that most jobs are what they ever were.
-        time_rng = random.Random(f"time of {seed}")
-        if seed % BUSY_EVERY == BUSY_AT:
-            return draw_busy_job(self.rng, self.external, time_rng=time_rng)
-        job = with_regions(draw_job(self.rng, self.external), self.region_rng, self.external, time_rng=time_rng)
-        if seed % LOOPED_EVERY == LOOPED_AT:
-            job = with_loop(job, random.Random(f"loops of {seed}"), self.external)
-        return job
 
     def _goes_on(self, after: World, savepoint: str) -> Job:
         with self.storage.quiet():
@@ -257,15 +237,15 @@ class World:
         dice = self.rng.random()
         if dice < 0.5:
             task = self.rng.choice(tasks) if tasks else None
-            if task is not None and (task.task != self.slow_task or self.rng.random() < SLOWNESS):
+            if task is not None and (task.task != self.slow_task or self.rng.random() < turns.SLOWNESS):
                 task.step()
         elif dice < 0.75:
-            for _ in range(self.rng.randint(1, DELIVERIES_MAX)):
-                self._deliver()
+            for _ in range(self.rng.randint(1, turns.DELIVERIES_MAX)):
+                turns.deliver(self)
         elif dice < 0.93:
-            self._background()
+            turns.background(self)
         else:
-            self._stages()
+            turns.stages(self)
         for driver in self.drivers:
             driver.pass_time()
         if self.storage.changed:
@@ -276,56 +256,12 @@ class World:
         now_ms = self.clock.time_ms
         return [t for s in self.stages.values() for t in s.tasks if t.alive and now_ms >= t.frozen_until_ms]
 
-    def _deliver(self) -> None:
-        """One thing that is on its way arrives: control messages and channel elements keep their order per line."""
-        choices: list[tuple[Callable[..., None], Any]] = []
-        for stage in self.stages.values():
-            listening_ms = stage.owner.frozen_until_ms
-            for task in stage.tasks:
-                if task.control.to_driver and self.clock.time_ms >= max(task.heard_after_ms, listening_ms):
-                    choices.append((self._to_driver, task))
-                if task.on_the_way and task.alive:
-                    choices.append((self._to_task, task))
-            if not self.slow_wire or self.rng.random() < SLOWNESS:
-                choices += [(SimChannel.deliver, channel) for _, channel in stage.remote if channel.wire]
-        if choices:
-            act, subject = self.rng.choice(choices)
-            act(subject)
-
-    def _to_driver(self, task: SimTask) -> None:
-        message = task.control.to_driver.popleft()
-        owner = task.stage.owner
-        if owner.alive:
-            owner.act(lambda: owner.driver.hear(message))
-
-    def _to_task(self, task: SimTask) -> None:
-        task.inbox.append(task.on_the_way.popleft())
-
     def processes(self) -> list[Process]:
         return [
             self.hands.program,
             *self.drivers,
             *(task for stage in self.stages.values() for task in stage.tasks if task.alive),
         ]
-
-    def _background(self) -> None:
-        """Some threads go on, each to its next storage call; and calls take effect of which nobody knows."""
-        now_ms = self.clock.time_ms
-        if self.orphans and self.rng.random() < 0.3:
-            call = self.orphans[self.rng.randrange(len(self.orphans))]
-            if now_ms >= call.not_before_ms:
-                self.orphans.remove(call)
-                run_quietly(call.perform)
-        processes = self.processes()
-        for _ in range(self.rng.randint(1, SLICES_MAX)):
-            for process in processes:
-                if self.rng.random() < 0.5 and (ready := process.ready(now_ms)):
-                    process.go_on(self.rng.choice(ready))
-        for frozen in processes:
-            if frozen.frozen_until_ms > now_ms and frozen.calls and self.rng.random() < 0.1:
-                call = self.rng.choice(frozen.calls)
-                if now_ms >= call.not_before_ms:
-                    call.perform()
 
     def completed(self, checkpoint: int) -> None:
         """Tasks are told: sinks commit what it holds."""
@@ -356,24 +292,6 @@ class World:
                 whole.not_before_ms = call.not_before_ms
                 self.orphans.append(whole)
                 self.came_late.add(call.path)
-
-    def _stages(self) -> None:
-        for key, stage in list(self.stages.items()):
-            owner, attempt = stage.owner, stage.attempt
-            is_awake = owner.alive and self.clock.time_ms >= owner.frozen_until_ms
-            if stage.lost and (is_awake or not owner.alive):
-                task, reason = stage.lost.popleft()
-                if owner.alive:
-                    owner.act(partial(owner.driver.task_lost, attempt, task, reason))
-            if stage.doomed and self.rng.random() < stage.linger:
-                victims = [task for task in stage.tasks if task.alive]
-                if victims and self.clock.time_ms >= victims[0].frozen_until_ms:
-                    self.rng.choice(victims).die("killed by Spark with its stage")
-            if stage.over and not stage.told and is_awake and self.rng.random() < 0.5:
-                stage.told = True
-                owner.act(partial(owner.driver.stage_ended, attempt, stage.error))
-            if stage.gone:
-                del self.stages[key]
 
     # --- Faults ------------------------------------------------------------------------------------------
 

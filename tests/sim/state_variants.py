@@ -1,0 +1,71 @@
+"""State that checkpoints share, broken on purpose: files that go too early, or are wrongly built on."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from tests.sim.patching import patched
+from weir.ids import CheckpointId
+from weir.runtime.storage.retirement import Retirement
+from weir.snapshot.coordinator.machine import Coordinator
+from weir.state.columns.slots import FrozenSlots, SlotChanges
+from weir.state.frozen import RestoredParts
+
+
+def shared_files_go_with_their_checkpoint() -> AbstractContextManager[None]:
+    """Files that were written for a retired checkpoint are deleted, whoever else names them."""
+    return patched(Retirement, "_shared_files", lambda self, checkpoint: frozenset())
+
+
+def built_on_before_it_is_complete() -> AbstractContextManager[None]:
+    """A snapshot refers to files of one that was written, but may never become a checkpoint."""
+    original = FrozenSlots.write
+
+    def write(self: FrozenSlots, out: Any) -> Any:
+        part = original(self, out)
+        self.confirmed(part)
+        return part
+
+    return patched(FrozenSlots, "write", write)
+
+
+def bases_are_not_kept() -> AbstractContextManager[None]:
+    """What a checkpoint under way builds on is retired as if nobody needed it."""
+
+    def retain(self: Coordinator, run: Any) -> CheckpointId:
+        run.completed = run.completed[-self._settings.retain :]
+        return CheckpointId(run.completed[0])
+
+    return patched(Coordinator, "_retain", retain)
+
+
+def files_of_other_key_groups_are_built_on() -> AbstractContextManager[None]:
+    """After a rescale a subtask takes the files of an old one for its own."""
+    return patched(RestoredParts, "whole", property(lambda self: self.parts[0] if self.parts else None))
+
+
+def frozen_state_sees_later_rows() -> AbstractContextManager[None]:
+    """Nobody saves what a frozen state stands for before it changes."""
+    return patched(FrozenSlots, "save", lambda self, slots: None)
+
+
+def changes_of_an_aborted_checkpoint_are_forgotten() -> AbstractContextManager[None]:
+    """A snapshot holds what changed since the last one that was taken, not since the last that is complete."""
+    original = SlotChanges._since_base
+
+    def since_base(self: SlotChanges, count: int) -> Any:
+        self._unconfirmed = self._unconfirmed[-1:]
+        return original(self, count)
+
+    return patched(SlotChanges, "_since_base", since_base)
+
+
+STATE_VARIANTS = (
+    shared_files_go_with_their_checkpoint,
+    built_on_before_it_is_complete,
+    bases_are_not_kept,
+    files_of_other_key_groups_are_built_on,
+    frozen_state_sees_later_rows,
+    changes_of_an_aborted_checkpoint_are_forgotten,
+)
