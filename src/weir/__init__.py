@@ -14,9 +14,8 @@ from weir.api.job import JobHandle, JobResult
 from weir.api.joined import CoGroupedStreams
 from weir.api.keyed import KeyedStream
 from weir.api.stream import Stream
-from weir.api.watermarks import bounded_disorder, monotonic, watermarks_by
-from weir.api.windowed import WindowedStream
-from weir.api.windows import (
+from weir.api.time.watermarks import bounded_disorder, monotonic, watermarks_by
+from weir.api.time.windows import (
     continuous,
     count_window,
     global_window,
@@ -27,6 +26,7 @@ from weir.api.windows import (
     sliding,
     tumbling,
 )
+from weir.api.windowed import WindowedStream
 from weir.config import (
     Checkpoints,
     ExponentialDelay,

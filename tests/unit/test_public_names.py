@@ -243,16 +243,22 @@ def test_signatures_stay_as_they_are_documented(name: str) -> None:
     assert str(inspect.signature(found)) == SIGNATURES[name]  # type: ignore[arg-type]
 
 
+def members_of(kind: type) -> dict[str, object]:
+    """What it has from us, be it from a class that it builds on."""
+    ours = [each for each in kind.__mro__ if each.__module__.split(".")[0] == "weir"]
+    return {member: value for each in reversed(ours) for member, value in vars(each).items()}
+
+
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_every_public_method_and_property_of_what_users_hold_is_pinned(name: str) -> None:
-    members = {member for member in vars(getattr(weir, name)) if not member.startswith("_")}
+    members = {member for member in members_of(getattr(weir, name)) if not member.startswith("_")}
     pinned = {key.removeprefix(f"{name}.") for key in SIGNATURES if key.startswith(f"{name}.")}
     assert members == pinned | PROPERTIES[name]
 
 
 @pytest.mark.parametrize("name", ["Environment", "Stream", "KeyedStream"])
 def test_every_operator_takes_uid_name_and_parallelism_by_keyword(name: str) -> None:
-    for member, function in vars(getattr(weir, name)).items():
+    for member, function in members_of(getattr(weir, name)).items():
         if member.startswith("_") or not inspect.isfunction(function):
             continue
         parameters = inspect.signature(function).parameters
