@@ -200,7 +200,7 @@ def test_changed_code_goes_on_from_a_savepoint_with_state_widened_migrated_added
     first = submit(chain_job(FirstChain()), "first", backend=before)
     await_rows(tmp_path / "first" / "chain")
     path = first.stop(str(tmp_path / "mine"), timeout=PATIENCE_S)
-    with pytest.raises(CheckpointError, match=r"'digits'.*allow_dropped_state"):
+    with pytest.raises(CheckpointError, match=r"(?s)digits aggregate: dropped.*allow_dropped_state"):
         submit(chain_job(SecondChain()), "refused", backend=after, from_savepoint=path)
     second = submit(
         chain_job(SecondChain()), "second", backend=after, from_savepoint=path, parallelism=3, allow_dropped_state=True

@@ -17,7 +17,7 @@ from weir.cli.options import AsJson, Debug
 from weir.errors import shown
 
 if TYPE_CHECKING:
-    from weir.api.upgrade import Finding
+    from weir.runtime.driver.compatibility import Finding
 
 Checkpoint = Annotated[
     str, typer.Argument(metavar="CHECKPOINT", help="A savepoint, or a checkpoint such as …/chk-0000000012.")
@@ -99,16 +99,16 @@ def check(
     **Example:** `weir check savepoints/billing-20260101-a1b2 billing.py`
     """
     with readable_errors(debug=debug):
+        from weir.runtime.driver.compatibility import misfits_of
+
         findings = _findings(savepoint, job, context.args)
-        rows = [
-            {"uid": f.uid, "state": f.state or "(position)", "becomes": f.fate.value, "why": f.reason} for f in findings
-        ]
+        rows = [{"uid": f.uid, "state": f.state, "becomes": f.fate.value, "why": f.reason} for f in findings]
         typer.echo(json.dumps(rows)) if as_json else _show(
             rows, f"{shown(savepoint)} under {job}", "It holds no state."
         )
         if not as_json:
             _advise(findings)
-        if any(finding.fate.value in ("dropped", "refused") for finding in findings):
+        if misfits_of(findings):
             raise typer.Exit(REFUSED)
 
 
@@ -128,10 +128,11 @@ def _findings(savepoint: str, job: Path, arguments: list[str]) -> list[Finding]:
 
 
 def _advise(findings: list[Finding]) -> None:
-    fates = {finding.fate.value for finding in findings}
-    if "refused" in fates:
+    from weir.runtime.driver.compatibility import misfits_of
+
+    if misfits_of(findings, may_drop=True):
         typer.echo("Refused: the job would not start from this savepoint.")
-    elif "dropped" in fates:
+    elif misfits_of(findings):
         typer.echo("Refused unless you pass --allow-dropped-state: the state that is marked would be lost.")
     else:
         typer.echo("The job can start from this savepoint.")

@@ -125,7 +125,8 @@ def meaning_of(inline: Inline | None) -> Position | PendingEpochs | Progress | S
 
 def is_missed(inline: Inline | None) -> bool:
     """Whether something is lost with it when its operator is gone. How far event time had come is nothing."""
-    return isinstance(meaning_of(inline), (Position, PendingEpochs))
+    meant = meaning_of(inline)
+    return isinstance(meant, Position) or (isinstance(meant, PendingEpochs) and bool(meant.epochs))
 
 
 # --- Files --------------------------------------------------------------------------------------------

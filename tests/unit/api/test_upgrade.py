@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,13 @@ import polars as pl
 import pytest
 
 import weir
-from weir.api.upgrade import Fate, check_upgrade
+from weir.api.upgrade import check_upgrade
 from weir.connectors import Discard
 from weir.errors import CheckpointError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId, SubtaskId
 from weir.operators.base import OperatorContext, OperatorSpec
-from weir.runtime.driver.compatibility import check_compatible
+from weir.runtime.driver.compatibility import POSITION, Fate, Finding, check_compatible, check_names, misfits_of
 from weir.runtime.storage import layout
 from weir.runtime.storage.locations import open_storage
 from weir.runtime.storage.savepoints import origin_at
@@ -127,7 +128,7 @@ def test_the_same_job_restores_everything(checkpoint: Path) -> None:
 def test_each_state_of_a_changed_job_has_its_fate(checkpoint: Path) -> None:
     plan = job(New(), values={"total": weir.ValueState("long"), "more": weir.ValueState("string")})
     assert fates(checkpoint, plan) == {
-        ("rows", None): Fate.RESTORED,
+        ("rows", POSITION): Fate.RESTORED,
         ("process", "kept"): Fate.RESTORED,
         ("process", "wider"): Fate.EVOLVED,
         ("process", "odd"): Fate.MIGRATED,
@@ -153,10 +154,10 @@ def test_values_that_would_be_lost_are_refused_at_the_start_unless_the_user_says
     manifest, storage = origin.read(origin.open()), origin.open()
     check_compatible(manifest, job(Old(), values=values, extra=AGGREGATES), storage)
     without_value = job(Old(), values={"total": values["total"]}, extra=AGGREGATES)
-    with pytest.raises(CheckpointError, match=r"\['gone'\] of operator 'batches'.*allow_dropped_state"):
+    with pytest.raises(CheckpointError, match=r"(?s)batches state.gone: dropped: .*allow_dropped_state"):
         check_compatible(manifest, without_value, storage)
     without_aggregate = job(Old(), values=values, extra={"n": weir.count()})
-    with pytest.raises(CheckpointError, match=r"\['sum'\] of operator 'agg'.*allow_dropped_state"):
+    with pytest.raises(CheckpointError, match=r"(?s)agg aggregate.sum: dropped: .*allow_dropped_state"):
         check_compatible(manifest, without_aggregate, storage)
     for plan in (without_value, without_aggregate):
         check_compatible(manifest, plan, storage, may_drop=True)
@@ -174,5 +175,66 @@ def test_another_max_parallelism_is_refused(checkpoint: Path) -> None:
     env = weir.Environment(parallelism=1, settings=weir.Settings(max_parallelism=64))
     env.from_collection(ROWS, "key string, value long", uid="rows").write(Discard(), uid="one")
     findings = check_upgrade(checkpoint, env.plan())
-    assert {finding.fate for finding in findings} == {Fate.REFUSED}
-    assert "max_parallelism was 128, the job has 64" in findings[0].reason
+    refused = [finding for finding in findings if finding.fate is Fate.REFUSED]
+    assert [(finding.uid, finding.state) for finding in refused] == [("(job)", "max_parallelism")]
+    assert "max_parallelism was 128, the job has 64" in refused[0].reason
+    assert ("agg", Fate.DROPPED) in {(finding.uid, finding.fate) for finding in findings}
+
+
+VALUES = {"total": weir.ValueState("int"), "gone": weir.ValueState("long")}
+
+
+def renamed() -> Plan:
+    """Every operator has another uid, and the source's is a sink's now."""
+    env = weir.Environment(parallelism=1)
+    env.from_collection(ROWS, "key string, value long", uid="others").write(Discard(), uid="rows")
+    return env.plan()
+
+
+def with_fewer_key_groups() -> Plan:
+    plan = job(New(), values={"total": weir.ValueState("date")})
+    return Plan(plan.vertices, plan.edges, 64)
+
+
+MISFITS: dict[str, Callable[[], Plan]] = {
+    "nothing": lambda: job(Old(), values=VALUES, extra=AGGREGATES),
+    "an operator is gone": lambda: job(Old(), values=VALUES),
+    "a state is gone": lambda: job(New(), values=VALUES, extra=AGGREGATES),
+    "a value is gone": lambda: job(Old(), values={"total": VALUES["total"]}, extra=AGGREGATES),
+    "an aggregate is gone": lambda: job(Old(), values=VALUES, extra={"n": weir.count()}),
+    "an aggregate is new": lambda: job(Old(), values=VALUES, extra={**AGGREGATES, "least": weir.min("value")}),
+    "types that do not fit": lambda: job(Wrong(), values={"total": weir.ValueState("date")}, extra=AGGREGATES),
+    "all uids are others": renamed,
+    "other key groups, and all the rest": with_fewer_key_groups,
+}
+
+
+@pytest.mark.parametrize("may_drop", [False, True])
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_a_start_refuses_with_all_that_weir_check_has_found_and_in_its_words(
+    checkpoint: Path, misfit: str, may_drop: bool
+) -> None:
+    plan, origin = MISFITS[misfit](), origin_at(str(checkpoint))
+    manifest, storage = origin.read(origin.open()), origin.open()
+    expected = misfits_of(check_upgrade(checkpoint, plan), may_drop=may_drop)
+    assert refused_by(lambda: check_compatible(manifest, plan, storage, may_drop=may_drop)) == expected
+    assert (misfit == "nothing") == (misfits_of(check_upgrade(checkpoint, plan)) == [])
+    by_name = [finding for finding in expected if finding.uid == "(job)" or finding.fate is Fate.DROPPED]
+    assert set(by_name) <= set(refused_by(lambda: check_names(manifest, plan, storage, may_drop=may_drop)))
+
+
+def refused_by(check: Callable[[], None]) -> list[Finding]:
+    """What the error of a start lists, as `weir check` would say it."""
+    try:
+        check()
+    except CheckpointError as error:
+        first, *lines = str(error).splitlines()
+        assert "checkpoint 3 does not fit the job:" in first
+        found = [line.strip().split(": ", 2) for line in lines if ": dropped: " in line or ": refused: " in line]
+        return [Finding(*what.split(" ", 1), Fate(fate), reason) for what, fate, reason in found]
+    return []
+
+
+def test_what_a_source_or_a_sink_had_kept_is_not_taken_over_by_something_else(checkpoint: Path) -> None:
+    found = {(finding.uid, finding.state): finding for finding in check_upgrade(checkpoint, renamed())}
+    assert found["rows", POSITION] == Finding("rows", POSITION, Fate.DROPPED, "the operator with this uid is no source")

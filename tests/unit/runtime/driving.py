@@ -24,6 +24,7 @@ from weir.config import Checkpoints, FixedDelay, JobConfig, Restart, Settings
 from weir.graph.plan import Forward, Plan
 from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex
 from weir.operators.sink import Sink
+from weir.operators.source import Source
 from weir.runtime.driver import phases
 from weir.runtime.driver.loop import Driver
 from weir.runtime.driver.notices import Notice
@@ -49,17 +50,19 @@ LAUNCH_MS, STOP_MS, HEARTBEAT_MS, INTERVAL_MS, DELAY_MS = 60_000, 10_000, 5_000,
 SETTINGS = Settings(launch_timeout="60s", stop_timeout="10s", heartbeat_timeout="5s")
 
 
-def two_tasks(uid: str = "op") -> Plan:
+def two_tasks(source: str = "source") -> Plan:
     """A source with an operator, and a sink, in two tasks."""
     return plan_of(
-        (TASKS, [operator("source", Script()), operator(uid, Pass())]),
+        (TASKS, [operator(source, Script()), operator("op", Pass())]),
         (TASKS, [operator("sink", Shelf())]),
         edges=[(0, 1, Forward())],
     )
 
 
-def _inline(spec: object) -> Inline:
-    return PendingEpochs(()) if isinstance(spec, Sink) else Position(0)
+def _inline(spec: object) -> Inline | None:
+    if isinstance(spec, Sink):
+        return PendingEpochs(())
+    return Position(0) if isinstance(spec, Source) else None
 
 
 class FakeCluster:

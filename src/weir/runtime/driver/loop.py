@@ -25,7 +25,7 @@ from weir.ids import AttemptId, CheckpointId, TaskIndex
 from weir.runtime.driver import notices, phases, verdicts
 from weir.runtime.driver.checkpoint_desk import CheckpointDesk, Ports
 from weir.runtime.driver.claims import ClaimDesk
-from weir.runtime.driver.compatibility import check_compatible
+from weir.runtime.driver.compatibility import check_names
 from weir.runtime.driver.finish_desk import FinishDesk
 from weir.runtime.driver.notices import Notice, StorageWait
 from weir.runtime.driver.phases import Phase, Rescaling
@@ -74,7 +74,7 @@ class Driver:
             run=run,
             store=store,
             background=background,
-            check=lambda found, at: check_compatible(found, self._plan, at, may_drop=config.allow_dropped_state),
+            check=lambda found, at: check_names(found, self._plan, at, may_drop=config.allow_dropped_state),
         )
         self._finish = FinishDesk(self._claims, self._restarts, clock, chance)
         self._leaving: Verdict | None = None

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.unit.runtime.fakes import Pass, Script, Shelf, operator, plan_of
 from weir.errors import CheckpointError
 from weir.graph.plan import Forward, Plan
 from weir.ids import AttemptId, CheckpointId, Uid
-from weir.runtime.driver.compatibility import check_compatible
+from weir.runtime.driver.compatibility import Fate, check_compatible, findings_of
 from weir.runtime.storage.locations import MemoryStorage
 from weir.snapshot.manifest import Manifest, OperatorSnapshot, PartOf
-from weir.snapshot.parts import FileRef, Inline, PendingEpochs, Position, Progress, StatePart
+from weir.snapshot.parts import FileRef, Inline, PendingEpochs, Position, Progress, StatePart, Untagged
 
-STATE = StatePart("arrow", {"0": FileRef("f", 1, "sha256:0")})
+SCHEMA = base64.b64encode(pa.schema([("key", pa.int64())]).serialize()).decode()
+STATE = StatePart("arrow", {"0": FileRef("f", 1, "sha256:0")}, {"schema": SCHEMA})
 
 
 def plan(uid: str = "sum", states: tuple[str, ...] = ("values",), max_parallelism: int = 8) -> Plan:
@@ -47,13 +50,15 @@ def test_an_operator_that_the_checkpoint_does_not_know_is_new() -> None:
 
 
 def test_another_max_parallelism_is_refused_with_both_numbers() -> None:
-    with pytest.raises(CheckpointError, match=r"max_parallelism 16, the job has 8.*Set Settings.max_parallelism back"):
+    with pytest.raises(
+        CheckpointError, match=r"max_parallelism was 16, the job has 8.*Set Settings.max_parallelism back"
+    ):
         check_compatible(manifest(16), plan(), MemoryStorage(0))
 
 
 @pytest.mark.parametrize("held", [(None, {"values": STATE}), (Position(0), {})], ids=["table", "inline"])
 def test_state_that_no_operator_claims_is_refused_with_the_uids_that_exist(held: Any) -> None:
-    message = r"checkpoint 4 holds state of operator 'sum', which is not in the job.*\['sink', 'source', 'total'\].*uid"
+    message = r"(?s)checkpoint 4 .*sum .*: dropped: there is no operator with.*\['sink', 'source', 'total'\].*uid"
     with pytest.raises(CheckpointError, match=message):
         check_compatible(manifest(sum=held), plan(uid="total"), MemoryStorage(0))
 
@@ -63,7 +68,7 @@ def test_state_that_no_operator_claims_may_be_dropped_when_the_user_says_so_but_
     with pytest.raises(CheckpointError, match="allow_dropped_state=True"):
         check_compatible(manifest(**full), plan(), MemoryStorage(0))
     check_compatible(manifest(**full), plan(), MemoryStorage(0), may_drop=True)
-    with pytest.raises(CheckpointError, match="max_parallelism 16"):
+    with pytest.raises(CheckpointError, match="max_parallelism was 16"):
         check_compatible(manifest(16), plan(), MemoryStorage(0), may_drop=True)
 
 
@@ -74,10 +79,54 @@ def test_an_operator_without_state_may_be_removed() -> None:
 
 
 def test_a_state_table_that_the_operator_no_longer_has_is_refused_by_name() -> None:
-    with pytest.raises(CheckpointError, match=r"state \['counts'\] of operator 'sum' \(the sum\).*\['values'\]"):
+    with pytest.raises(CheckpointError, match=r"sum counts: dropped: the operator does not declare it any more"):
         check_compatible(manifest(sum=(None, {"values": STATE, "counts": STATE})), plan(), MemoryStorage(0))
 
 
 def test_a_table_under_the_uid_of_a_sink_is_refused() -> None:
-    with pytest.raises(CheckpointError, match=r"\['values'\] of operator 'sink'.*declares \[\]"):
+    with pytest.raises(CheckpointError, match=r"sink values: dropped: the operator does not declare it any more"):
         check_compatible(manifest(sink=(None, {"values": STATE})), plan(), MemoryStorage(0))
+
+
+def test_everything_that_does_not_fit_is_listed_and_not_the_first_only() -> None:
+    found = manifest(
+        16,
+        gone=(Position(1), {}),
+        sum=(None, {"counts": STATE}),
+        sink=(None, {"values": STATE}),
+        source=(Position(3), {}),
+    )
+    with pytest.raises(CheckpointError) as refused:
+        check_compatible(found, plan(), MemoryStorage(0))
+    lines = [line.strip() for line in str(refused.value).splitlines()]
+    assert [line.split(":")[0] for line in lines if ": dropped: " in line or ": refused: " in line] == [
+        "(job) max_parallelism",
+        "gone (position)",
+        "sum counts",
+        "sink values",
+    ]
+
+
+def test_what_a_source_kept_is_no_sinks_and_what_a_sink_kept_no_sources() -> None:
+    epochs = PendingEpochs(((CheckpointId(3), "part"),))
+    found = manifest(source=(epochs, {}), sink=(Position(3), {}), sum=(Position(3), {}))
+    fates = {(f.uid, f.state): (f.fate, f.reason) for f in findings_of(found, plan(), _no_schema) if f.reason}
+    assert fates["source", "(pending epochs)"] == (Fate.DROPPED, "the operator with this uid is no sink")
+    assert fates["sink", "(position)"] == fates["sum", "(position)"]
+    assert fates["sum", "(position)"] == (Fate.DROPPED, "the operator with this uid is no source")
+
+
+def test_a_source_takes_what_an_untagged_manifest_holds_for_its_position_whatever_it_looks_like() -> None:
+    for value in ({"pending": []}, {"pending": [[1, 2]]}, {"watermark_us": 5}, 7):
+        (found,) = [
+            f for f in findings_of(manifest(source=(Untagged(value), {})), plan(), _no_schema) if f.uid == "source"
+        ]
+        assert (found.state, found.fate) == ("(position)", Fate.RESTORED)
+
+
+def test_a_sink_that_has_committed_all_may_be_removed() -> None:
+    check_compatible(manifest(gone=(PendingEpochs(()), {})), plan(), MemoryStorage(0))
+
+
+def _no_schema(operator: OperatorSnapshot, state: str) -> pa.Schema:
+    raise AssertionError("nothing is read")

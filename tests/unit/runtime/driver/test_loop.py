@@ -315,7 +315,7 @@ def test_a_checkpoint_that_does_not_fit_the_job_ends_it() -> None:
     first = Stage().up().pass_ms(1_000).complete(1)
     stage = Stage(storage=first.storage, resume=True, run="run-2", plan=two_tasks("renamed")).begin()
     assert isinstance(stage.ended.verdict, Failed)
-    assert "holds state of operator 'op', which is not in the job" in (stage.ended.verdict.error)
+    assert "source (position): dropped: there is no operator with this uid" in stage.ended.verdict.error
 
 
 def test_a_driver_that_was_taken_over_fails_for_good() -> None:

@@ -287,7 +287,7 @@ def test_state_that_the_job_has_no_operator_for_is_refused_also_when_going_back(
         lambda found, at: check_compatible(found, plan, at, may_drop=False),
     )
     found = claimed_by(desk, plan, background)
-    assert isinstance(found, CheckpointError) and "holds state of operator 'op'" in str(found)
+    assert isinstance(found, CheckpointError) and "op (position): dropped: there is no operator" in str(found)
 
 
 def test_ids_above_a_savepoint_are_taken_with_the_claim(tmp_path: Path) -> None:
