@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import poll
+from tests.unit.runtime.net.ends import HOST, End, Server, frame, weir_threads
 from tests.unit.runtime.net.test_exchange import batch, channel, plan_of
-from tests.unit.runtime.net.test_flight import HOST, End, Server, frame, weir_threads
 from tests.unit.runtime.proxy import Proxy
 from weir.errors import TaskLost
 from weir.ids import AttemptId, TaskIndex

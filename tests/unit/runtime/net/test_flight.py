@@ -4,88 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
 from tests.conftest import poll
+from tests.unit.runtime.net.ends import HOST, LINES, TOKEN, End, Server, frame, join, weir_threads
 from weir.errors import TaskLost, Unavailable
 from weir.runtime.net.connection import Connection
-from weir.runtime.net.flight import FrameServer, Handlers, Refused, call_options, client_of, connect
+from weir.runtime.net.flight import call_options, client_of, connect
 from weir.runtime.net.lines import Lines, Secret
-
-TOKEN = "a-secret-token"
-LINES = Lines(Secret(TOKEN))
-HOST = "127.0.0.1"
-
-
-def frame(text: str) -> bytes:
-    return b"\x20" + text.encode()
-
-
-class End:
-    """One end of a connection that remembers what it saw."""
-
-    def __init__(self) -> None:
-        self.frames: list[bytes] = []
-        self.closes: list[str | None] = []
-        self.connection: Connection | None = None
-
-    def on_frame(self, found: pa.Buffer) -> None:
-        self.frames.append(found.to_pybytes())
-
-    def on_close(self, reason: str | None) -> None:
-        self.closes.append(reason)
-
-    @property
-    def texts(self) -> list[str]:
-        return [found[1:].decode() for found in self.frames]
-
-
-class Server(End):
-    """A server that keeps its last connection."""
-
-    def __init__(self, lines: Lines = LINES, **options: Any) -> None:
-        super().__init__()
-        self.hellos: list[Mapping[str, Any]] = []
-        self.refusal: str | None = None
-        self.server = FrameServer(HOST, lines, self.on_connect, **options)
-
-    def on_connect(self, hello: Mapping[str, Any], connection: Connection) -> Handlers:
-        self.hellos.append(hello)
-        if self.refusal:
-            raise Refused(self.refusal)
-        self.connection = connection
-        return Handlers(on_frame=self.on_frame, on_close=self.on_close)
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.server.close()
-
-
-def join(server: Server, end: End, lines: Lines = LINES, **options: Any) -> Connection:
-    end.connection = connect(
-        server.server.address, lines, {"who": 1}, on_frame=end.on_frame, on_close=end.on_close, **options
-    )
-    return end.connection
-
-
-def weir_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("weir-")]
 
 
 def test_frames_travel_both_ways_in_order(server: Server) -> None:
@@ -243,159 +179,6 @@ def test_a_frame_that_the_receiver_cannot_bear_ends_the_connection_with_its_reas
     connection.close()
 
 
-# --- with a peer in another process -----------------------------------------------------------------------
-
-PEER = """
-import sys, threading
-import pyarrow as pa
-from weir.runtime.net.lines import Lines, Secret
-from weir.runtime.net.flight import FrameServer, Handlers, connect
-role, address, token = sys.argv[1:4]
-lines = Lines(Secret(token))
-made = []
-def on_connect(hello, connection):
-    made.append(connection)
-    return Handlers(on_frame=lambda frame: connection.send(frame), on_close=lambda reason: None)
-if role == "server":
-    server = FrameServer("127.0.0.1", lines, on_connect)
-    print(server.address, flush=True)
-else:
-    connection = connect(address, lines, {}, on_frame=lambda frame: connection.send(frame), on_close=print)
-    print("connected", flush=True)
-sys.stdin.read()
-"""
-
-
-class Peer:
-    """A process that sends every frame back, until it is killed."""
-
-    def __init__(self, role: str, address: str = "-") -> None:
-        command = [sys.executable, "-c", textwrap.dedent(PEER), role, address, TOKEN]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        assert self.process.stdout is not None
-        self.said = self.process.stdout.readline().strip()
-        assert self.said, "the peer did not start"
-
-    def signal(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            pipe.close()
-
-
-@pytest.fixture
-def peer() -> Iterator[Callable[..., Peer]]:
-    made: list[Peer] = []
-
-    def make(role: str, address: str = "-") -> Peer:
-        made.append(Peer(role, address))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.end()
-
-
-def connect_to(peer: Peer, end: End, **options: Any) -> Connection:
-    return connect(peer.said, LINES, {}, on_frame=end.on_frame, on_close=end.on_close, **options)
-
-
-def test_a_killed_server_is_noticed_within_a_second(peer: Callable[..., Peer]) -> None:
-    other, client = peer("server"), End()
-    connection = connect_to(other, client)
-    connection.send(frame("hello"))
-    poll(lambda: client.frames)
-    other.signal(signal.SIGKILL)
-    poll(lambda: client.closes, within_s=1.0)
-    connection.send(frame("to nobody"))
-    connection.close()
-    assert len(client.closes) == 1
-    assert client.closes[0]
-
-
-def test_a_killed_client_is_noticed_within_a_second(server: Server, peer: Callable[..., Peer]) -> None:
-    other = peer("client", server.server.address)
-    server.connection.send(frame("hello"))
-    poll(lambda: server.frames)
-    other.signal(signal.SIGKILL)
-    poll(lambda: server.closes, within_s=1.0)
-    server.connection.send(frame("to nobody"))
-    assert server.closes[0]
-    assert poll(lambda: weir_threads() == [])
-
-
-def flood(connection: Connection) -> float:
-    """Send far more than any socket holds; how long that took."""
-    started_s = time.monotonic()
-    for _ in range(300):
-        connection.send(frame("x" * 50_000))
-    for _ in range(3_000):
-        connection.send(frame("y" * 100))
-    return time.monotonic() - started_s
-
-
-def test_sending_to_a_frozen_server_does_not_block_and_closing_does_not_hang(peer: Callable[..., Peer]) -> None:
-    other, client = peer("server"), End()
-    connection = connect_to(other, client)
-    other.signal(signal.SIGSTOP)
-    assert flood(connection) < 2
-    started_s = time.monotonic()
-    connection.close(0.3)
-    assert time.monotonic() - started_s < 2
-    assert len(client.closes) == 1
-    assert poll(lambda: weir_threads() == [])
-
-
-def test_sending_to_a_frozen_client_does_not_block_and_closing_does_not_hang(peer: Callable[..., Peer]) -> None:
-    server = Server()
-    other = peer("client", server.server.address)
-    other.signal(signal.SIGSTOP)
-    assert flood(server.connection) < 2
-    started_s = time.monotonic()
-    server.server.close(0.3)
-    assert time.monotonic() - started_s < 2
-    assert len(server.closes) == 1
-    assert poll(lambda: weir_threads() == [])
-
-
-def test_a_process_that_forgets_to_close_its_server_still_exits(peer: Callable[..., Peer]) -> None:
-    other, client = peer("server"), End()
-    connection = connect_to(other, client)
-    assert other.process.stdin is not None
-    other.process.stdin.close()
-    assert other.process.wait(10) == 0
-    poll(lambda: client.closes)
-    connection.close()
-
-
-def test_a_peer_that_thaws_gets_everything_in_order(peer: Callable[..., Peer]) -> None:
-    other, client = peer("server"), End()
-    connection = connect_to(other, client)
-    other.signal(signal.SIGSTOP)
-    for number in range(200):
-        connection.send(frame(f"{number}:" + "x" * 50_000))
-    other.signal(signal.SIGCONT)
-    poll(lambda: len(client.frames) == 200)
-    assert [text.split(":")[0] for text in client.texts] == [str(number) for number in range(200)]
-    connection.close()
-
-
-def test_more_unread_messages_than_the_limit_give_the_connection_up(peer: Callable[..., Peer]) -> None:
-    other, client = peer("server"), End()
-    connection = connect_to(other, client, frames_max=50)
-    other.signal(signal.SIGSTOP)
-    for _ in range(400):
-        connection.send(frame("x" * 50_000))
-    poll(lambda: client.closes, within_s=2)
-    assert "has not read" in str(client.closes[0])
-
-
 def test_a_goodbye_of_the_peer_does_not_overtake_what_was_sent_before() -> None:
     written: list[bytes] = []
     writes, may_write, ends = threading.Event(), threading.Event(), End()
@@ -425,7 +208,7 @@ def test_a_goodbye_of_the_peer_does_not_overtake_what_was_sent_before() -> None:
 
 
 LEAVING = """
-    from tests.unit.runtime.net.test_flight import End, Server, frame, join
+    from tests.unit.runtime.net.ends import End, Server, frame, join
     for _ in range(300):
         server, client = Server(), End()
         connection = join(server, client)

@@ -16,8 +16,8 @@ import pyarrow.flight as flight
 import pytest
 
 from tests.conftest import poll
+from tests.unit.runtime.net.ends import HOST, End, Server, frame
 from tests.unit.runtime.net.test_exchange import batch, channel, plan_of
-from tests.unit.runtime.net.test_flight import HOST, End, Server, frame
 from tests.unit.runtime.proxy import Proxy
 from weir.config import Settings
 from weir.errors import ConfigError, TaskLost

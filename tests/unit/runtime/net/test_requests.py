@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import poll
-from tests.unit.runtime.net.test_flight import HOST, weir_threads
+from tests.unit.runtime.net.ends import HOST, weir_threads
 from weir.errors import DataError, TaskLost
 from weir.runtime.net import requests
 from weir.runtime.net.connection import Connection
