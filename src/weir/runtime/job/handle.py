@@ -328,15 +328,18 @@ class Job:
         return self._driver.status not in NOT_YET_RUNNING
 
     def _await(self, ask: Ask, timeout: float | None) -> Any:
-        if self._ended.is_set():
-            raise JobError(f"job {self.name!r} is {self.status}: {ask.what} would find no job")
-        self._ask(lambda: self._asks.add(ask, is_running=self._is_running))
+        self._ask(lambda: self._add(ask))
         wait([ask.future], timeout)
         goes_on = ask.future.done() or self._ask(lambda: self._asks.leave(ask))
         if ask.future.done():
             return ask.future.result()
         rest = "it goes on all the same" if goes_on else f"the job is {self.status}, and is not asked for it any more"
         raise TimeoutError(f"job {self.name!r}: {ask.what} was not done within {timeout} s; {rest}")
+
+    def _add(self, ask: Ask) -> None:
+        if self._ended.is_set():  # All that waited had an answer already, or are about to have one.
+            raise JobError(f"job {self.name!r} is {self.status}: {ask.what} would find no job")
+        self._asks.add(ask, is_running=self._is_running)
 
     def _request(self, name: str, then: Then, savepoints: str | None) -> None:
         place = None if savepoints is None else new_savepoint(savepoints, self.name)

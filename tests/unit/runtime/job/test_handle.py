@@ -294,3 +294,30 @@ def test_every_operator_is_in_the_metrics_before_any_task_has_told_of_it(
     assert [(operator["uid"], operator["vertex"]) for operator in operators] == expected
     assert all(operator["rows_in"] == operator["rows_out"] == 0 for operator in operators)
     assert all(operator["backpressure"] == operator["busy"] == 0.0 for operator in operators)
+
+
+class EndsNow(threading.Event):
+    """An end that comes just behind the first look for it."""
+
+    looks = 0
+
+    def is_set(self) -> bool:
+        self.looks += 1
+        return self.looks > 1 and super().is_set()
+
+
+def test_what_is_asked_just_as_the_driver_crashes_is_answered(
+    submit: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(cluster: ObedientCluster, attempt: AttemptId, plan: Plan) -> None:
+        raise RuntimeError("launch")
+
+    monkeypatch.setattr(ObedientCluster, "launch", crash)
+    job = submit()
+    with pytest.raises(RuntimeError, match="launch"):
+        job.wait(WITHIN_S)
+    ended = EndsNow()
+    ended.set()
+    monkeypatch.setattr(job, "_ended", ended)
+    with pytest.raises(JobError, match="would find no job"):
+        job.stop(savepoint=False, timeout=0.01)
