@@ -38,7 +38,7 @@ def page() -> str:
             "Nothing follows from these, though they may come:\n",
             ignored(),
             "\n## Alignment, exactly once\n",
-            drawn(edges_of(ExactlyOnceAlignment.handlers), "Idle"),
+            drawn(edges_of(ExactlyOnceAlignment.handlers), "Flowing"),
             "## Alignment, at least once\n",
             drawn(edges_of(AtLeastOnceAlignment.handlers), "Counting"),
             "## The coordinator\n",

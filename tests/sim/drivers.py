@@ -25,7 +25,7 @@ from weir.runtime.storage import layout
 from weir.runtime.storage.attempts import current_lineage
 from weir.runtime.storage.checkpoints import CheckpointStore
 from weir.runtime.storage.savepoints import going_on
-from weir.snapshot.coordinator.run import CoordinatorSettings
+from weir.snapshot.coordinator.under_way import CoordinatorSettings
 from weir.snapshot.manifest import Manifest
 
 if TYPE_CHECKING:

@@ -269,6 +269,16 @@ def test_files_and_functions_stay_small(path: Path) -> None:
     assert long == []
 
 
+def test_one_class_name_is_one_class() -> None:
+    """One word, one meaning: docs/glossary.md. Who reads a name in an error or a picture need not ask whose it is."""
+    where: dict[str, list[str]] = {}
+    for path in SOURCE_FILES:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(short(path))
+    assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
+
+
 @each(sorted({path.parent for path in SOURCE_FILES + TEST_FILES}))
 def test_folders_stay_small(path: Path) -> None:
     if path in CROWDED:

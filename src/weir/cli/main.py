@@ -129,12 +129,12 @@ def run(
     """
     with readable_errors(debug=debug):
         from weir.api.overrides import overriding
-        from weir.cli.progress import Progress, says_failures
+        from weir.cli.progress import ProgressView, says_failures
         from weir.cli.script import run_script
         from weir.cli.session import spark_on
         from weir.errors import WeirError
 
-        progress = None if no_progress else Progress(error_console())
+        progress = None if no_progress else ProgressView(error_console())
         try:
             with (
                 nullcontext() if progress is None else says_failures(),
@@ -184,12 +184,12 @@ def demo(
         from rich.console import Console
 
         from weir.cli.demo.job import DemoOptions, run_demo
-        from weir.cli.progress import Progress, says_failures
+        from weir.cli.progress import ProgressView, says_failures
         from weir.cli.session import spark_on
 
         options = DemoOptions(words=words, parallelism=parallelism, kill=not no_kill, output=output)
         console = Console()
-        with says_failures(), spark_on(None, "demo", say=Progress(console).say):
+        with says_failures(), spark_on(None, "demo", say=ProgressView(console).say):
             verified = run_demo(options, console)
         if not verified:
             raise typer.Exit(FAILED)

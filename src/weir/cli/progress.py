@@ -258,7 +258,7 @@ def says_failures() -> Iterator[None]:
         log.removeHandler(silent)
 
 
-class Progress:
+class ProgressView:
     """Call it with a handle now and then; it shows how the job goes."""
 
     def __init__(

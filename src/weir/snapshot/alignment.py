@@ -61,13 +61,13 @@ class BarrierCancelArrived:
 
 
 @dataclass(frozen=True)
-class CheckpointAborted:
+class AbortArrived:
     """The driver says that the checkpoint is off. May come before, between or after the barriers."""
 
     checkpoint: CheckpointId
 
 
-AlignmentEvent: TypeAlias = "BarrierArrived | BarrierCancelArrived | CheckpointAborted"
+AlignmentEvent: TypeAlias = "BarrierArrived | BarrierCancelArrived | AbortArrived"
 
 
 # --- Effects ------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class _Machine(ABC):
         handler = self.handlers.get((type(self.phase), type(event)))
         if handler is None:
             raise self._violation(f"no such event: {event!r}")
-        if not isinstance(event, CheckpointAborted):
+        if not isinstance(event, AbortArrived):
             self._check_marker(event.channel, event.checkpoint)
         effects: list[AlignmentEffect] = handler.act(self, event)
         if type(self.phase) not in handler.to:
@@ -197,7 +197,7 @@ class _Machine(ABC):
 
 
 @dataclass(frozen=True)
-class Idle:
+class Flowing:
     """No barrier is waiting for another."""
 
 
@@ -209,7 +209,7 @@ class Aligning:
     arrived: frozenset[int]
 
 
-ExactlyOncePhase: TypeAlias = "Idle | Aligning"
+ExactlyOncePhase: TypeAlias = "Flowing | Aligning"
 
 
 class ExactlyOnceAlignment(_Machine):
@@ -217,7 +217,7 @@ class ExactlyOnceAlignment(_Machine):
 
     def __init__(self, channel_count: int) -> None:
         super().__init__(channel_count)
-        self._phase: ExactlyOncePhase = Idle()
+        self._phase: ExactlyOncePhase = Flowing()
 
     @property
     def phase(self) -> ExactlyOncePhase:
@@ -227,13 +227,13 @@ class ExactlyOnceAlignment(_Machine):
     def blocked(self) -> frozenset[int]:
         return self._phase.arrived if isinstance(self._phase, Aligning) else frozenset()
 
-    def _idle_barrier(self, event: BarrierArrived) -> list[AlignmentEffect]:
+    def _flowing_barrier(self, event: BarrierArrived) -> list[AlignmentEffect]:
         return [] if event.checkpoint <= self._decided else self._begin(event)
 
-    def _idle_cancel(self, event: BarrierCancelArrived) -> list[AlignmentEffect]:
+    def _flowing_cancel(self, event: BarrierCancelArrived) -> list[AlignmentEffect]:
         return [] if event.checkpoint <= self._decided else self._cancel(event.checkpoint)
 
-    def _idle_abort(self, event: CheckpointAborted) -> list[AlignmentEffect]:
+    def _flowing_abort(self, event: AbortArrived) -> list[AlignmentEffect]:
         # The abort has overtaken the barrier. The cancel marker goes on in the barrier's stead and place, not now:
         # an older barrier may still be on its way, and law 2 would make the receivers give that one up.
         self._remember_abort(event.checkpoint)
@@ -249,7 +249,7 @@ class ExactlyOnceAlignment(_Machine):
         if len(arrived) < self._channel_count:
             self._phase = replace(phase, arrived=arrived)
             return [BlockChannel(event.channel)]
-        self._phase = Idle()
+        self._phase = Flowing()
         self._decide(event.checkpoint)
         return [TakeSnapshot(event.checkpoint), UnblockChannels()]
 
@@ -262,7 +262,7 @@ class ExactlyOnceAlignment(_Machine):
             effects += self._cancel(event.checkpoint)
         return effects
 
-    def _aligning_abort(self, event: CheckpointAborted) -> list[AlignmentEffect]:
+    def _aligning_abort(self, event: AbortArrived) -> list[AlignmentEffect]:
         phase = self._aligning
         if event.checkpoint == phase.checkpoint:
             return self._drop()
@@ -289,7 +289,7 @@ class ExactlyOnceAlignment(_Machine):
     def _drop(self) -> list[AlignmentEffect]:
         """Give the alignment up: let the rows flow, and let nobody downstream wait."""
         checkpoint = self._aligning.checkpoint
-        self._phase = Idle()
+        self._phase = Flowing()
         return [UnblockChannels(), *self._cancel(checkpoint)]
 
     def _outdated(self, checkpoint: CheckpointId) -> list[AlignmentEffect]:
@@ -298,12 +298,12 @@ class ExactlyOnceAlignment(_Machine):
         return [] if checkpoint <= self._decided else self._cancel(checkpoint)
 
     handlers: ClassVar[_Handlers] = {
-        (Idle, BarrierArrived): Transition(_idle_barrier, (Idle, Aligning)),
-        (Idle, BarrierCancelArrived): Transition(_idle_cancel, (Idle,)),
-        (Idle, CheckpointAborted): Transition(_idle_abort, (Idle,)),
-        (Aligning, BarrierArrived): Transition(_aligning_barrier, (Aligning, Idle)),
-        (Aligning, BarrierCancelArrived): Transition(_aligning_cancel, (Aligning, Idle)),
-        (Aligning, CheckpointAborted): Transition(_aligning_abort, (Aligning, Idle)),
+        (Flowing, BarrierArrived): Transition(_flowing_barrier, (Flowing, Aligning)),
+        (Flowing, BarrierCancelArrived): Transition(_flowing_cancel, (Flowing,)),
+        (Flowing, AbortArrived): Transition(_flowing_abort, (Flowing,)),
+        (Aligning, BarrierArrived): Transition(_aligning_barrier, (Aligning, Flowing)),
+        (Aligning, BarrierCancelArrived): Transition(_aligning_cancel, (Aligning, Flowing)),
+        (Aligning, AbortArrived): Transition(_aligning_abort, (Aligning, Flowing)),
     }
 
 
@@ -311,7 +311,7 @@ class ExactlyOnceAlignment(_Machine):
 
 
 @dataclass(frozen=True)
-class Pending:
+class CountedBarriers:
     """One checkpoint whose barriers are being counted. `cancelled`: it waits only for its turn to be passed on."""
 
     checkpoint: CheckpointId
@@ -323,7 +323,7 @@ class Pending:
 class Counting:
     """The checkpoints under way, oldest first."""
 
-    pending: tuple[Pending, ...] = field(default=())
+    pending: tuple[CountedBarriers, ...] = field(default=())
 
 
 class AtLeastOnceAlignment(_Machine):
@@ -348,7 +348,7 @@ class AtLeastOnceAlignment(_Machine):
     def _cancel_marker(self, event: BarrierCancelArrived) -> list[AlignmentEffect]:
         return self._marker(event.channel, event.checkpoint, cancelled=True)
 
-    def _abort(self, event: CheckpointAborted) -> list[AlignmentEffect]:
+    def _abort(self, event: AbortArrived) -> list[AlignmentEffect]:
         known = {pending.checkpoint: pending for pending in self._phase.pending}
         if event.checkpoint not in known:
             self._remember_abort(event.checkpoint)
@@ -359,13 +359,13 @@ class AtLeastOnceAlignment(_Machine):
     def _marker(self, channel: int, checkpoint: CheckpointId, *, cancelled: bool) -> list[AlignmentEffect]:
         known = {pending.checkpoint: pending for pending in self._phase.pending}
         if checkpoint > self._decided:
-            before = known.get(checkpoint, Pending(checkpoint, frozenset()))
+            before = known.get(checkpoint, CountedBarriers(checkpoint, frozenset()))
             known[checkpoint] = replace(
                 before, arrived=before.arrived | {channel}, cancelled=before.cancelled or cancelled
             )
         return self._settle(known)
 
-    def _settle(self, known: dict[CheckpointId, Pending]) -> list[AlignmentEffect]:
+    def _settle(self, known: dict[CheckpointId, CountedBarriers]) -> list[AlignmentEffect]:
         """Pass on whatever is decided, strictly in order of id (law 1)."""
         pending = [known[checkpoint] for checkpoint in sorted(known)]
         pending = [replace(p, cancelled=True) if self._is_hopeless(p) else p for p in pending]
@@ -379,7 +379,7 @@ class AtLeastOnceAlignment(_Machine):
         self._phase = Counting(tuple(pending))
         return effects
 
-    def _is_hopeless(self, pending: Pending) -> bool:
+    def _is_hopeless(self, pending: CountedBarriers) -> bool:
         """Law 2: a channel that has gone on to a newer marker will not deliver this barrier."""
         return any(
             newest > pending.checkpoint and channel not in pending.arrived
@@ -389,5 +389,5 @@ class AtLeastOnceAlignment(_Machine):
     handlers: ClassVar[_Handlers] = {
         (Counting, BarrierArrived): Transition(_barrier, (Counting,)),
         (Counting, BarrierCancelArrived): Transition(_cancel_marker, (Counting,)),
-        (Counting, CheckpointAborted): Transition(_abort, (Counting,)),
+        (Counting, AbortArrived): Transition(_abort, (Counting,)),
     }

@@ -128,20 +128,20 @@ class ReportCommitted:
 
 
 @dataclass(frozen=True)
-class GiveUp:
+class EndAttempt:
     """The attempt cannot go on; what is pending is in the last checkpoint and will be committed by the next."""
 
     reason: str
 
 
-CommitEffect: TypeAlias = "Commit | ReportCommitted | GiveUp"
+CommitEffect: TypeAlias = "Commit | ReportCommitted | EndAttempt"
 
 
 # --- Phases -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Idle:
+class AtRest:
     """No commit is under way."""
 
 
@@ -167,7 +167,7 @@ class GaveUp:
     """Nothing is committed any more."""
 
 
-CommitPhase: TypeAlias = "Idle | Committing | Retrying | GaveUp"
+CommitPhase: TypeAlias = "AtRest | Committing | Retrying | GaveUp"
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Committer:
     def __init__(self, retries_max: int, backoff: Backoff) -> None:
         self._retries_max = retries_max
         self._backoff = backoff
-        self._phase: CommitPhase = Idle()
+        self._phase: CommitPhase = AtRest()
         self._epochs: deque[_Epoch] = deque()
         """Prepared and not known to be committed, oldest first."""
         self._prepared = NONE_YET
@@ -252,7 +252,7 @@ class Committer:
 
     def _commit_granted(self) -> list[CommitEffect]:
         """Begin what is granted, unless a commit is under way, or report it when there is nothing to do for it."""
-        if not isinstance(self._phase, Idle) or self._reported == self._granted:
+        if not isinstance(self._phase, AtRest) or self._reported == self._granted:
             return []
         committables = tuple(item for _, item in self.pending_at(self._granted))
         if not committables:
@@ -268,7 +268,7 @@ class Committer:
         if not isinstance(phase, Committing) or phase.commit.grant.checkpoint != event.checkpoint:
             raise self._violation(f"no commit of checkpoint {event.checkpoint} is under way")
         if isinstance(event, CommitSucceeded):
-            self._phase = Idle()
+            self._phase = AtRest()
             return [self._committed(event.checkpoint), *self._commit_granted()]
         failures = phase.failures + 1
         if failures > self._retries_max:
@@ -292,7 +292,7 @@ class Committer:
 
     def _give_up(self, reason: str) -> list[CommitEffect]:
         self._phase = GaveUp()
-        return [GiveUp(reason)]
+        return [EndAttempt(reason)]
 
     def _violation(self, found: str) -> ProtocolViolation:
         events = "\n  ".join(repr(event)[:200] for event in self._recent)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from weir.cli.progress import Progress, Watch, line_of, notice_text, says_failures, table_of
+from weir.cli.progress import ProgressView, Watch, line_of, notice_text, says_failures, table_of
 from weir.ids import AttemptId, CheckpointId, TaskIndex
 from weir.runtime.driver.notices import (
     AttemptFailed,
@@ -148,7 +148,7 @@ class Handle:
 
 def test_without_a_terminal_there_is_a_line_now_and_then_and_one_at_the_end() -> None:
     clock, out = Clock(), io.StringIO()
-    progress = Progress(Console(file=out, width=200), line_interval_s=2.0, now_s=clock)
+    progress = ProgressView(Console(file=out, width=200), line_interval_s=2.0, now_s=clock)
     handle = Handle()
     for _ in range(8):
         clock.now_s += 0.5
@@ -165,7 +165,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then_and_one_at_the_end() ->
 
 def test_what_happens_is_told_also_when_the_handle_has_forgotten_what_happened_before() -> None:
     out = io.StringIO()
-    progress, handle = Progress(Console(file=out, width=200)), Handle()
+    progress, handle = ProgressView(Console(file=out, width=200)), Handle()
     kept = deque[Notice](maxlen=10)
     for attempt in range(1, 50):
         if attempt not in (20, 21):  # nobody has looked for a while
@@ -178,7 +178,7 @@ def test_what_happens_is_told_also_when_the_handle_has_forgotten_what_happened_b
 
 def test_on_a_terminal_the_table_is_drawn_and_left_at_the_end() -> None:
     out = io.StringIO()
-    progress = Progress(Console(file=out, width=100, force_terminal=True, legacy_windows=False))
+    progress = ProgressView(Console(file=out, width=100, force_terminal=True, legacy_windows=False))
     handle = Handle()
     handle.rows = 12_345
     progress(handle)

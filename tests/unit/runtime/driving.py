@@ -29,7 +29,7 @@ from weir.runtime.driver import phases
 from weir.runtime.driver.loop import Driver
 from weir.runtime.driver.notices import Notice
 from weir.runtime.storage.attempts import current_lineage
-from weir.snapshot.coordinator.run import CoordinatorSettings
+from weir.snapshot.coordinator.under_way import CoordinatorSettings
 from weir.snapshot.manifest import Manifest
 from weir.snapshot.messages import (
     EpochsCommitted,

@@ -14,6 +14,7 @@ from weir.errors import ProtocolViolation
 from weir.ids import CheckpointId
 from weir.snapshot import alignment
 from weir.snapshot.alignment import (
+    AbortArrived,
     Aligning,
     AlignmentEffect,
     AlignmentEvent,
@@ -21,10 +22,9 @@ from weir.snapshot.alignment import (
     BarrierArrived,
     BarrierCancelArrived,
     BlockChannel,
-    CheckpointAborted,
     Counting,
     ExactlyOnceAlignment,
-    Idle,
+    Flowing,
     PassCancel,
     TakeSnapshot,
     UnblockChannels,
@@ -42,8 +42,8 @@ def cancel(channel: int, checkpoint: int) -> BarrierCancelArrived:
     return BarrierCancelArrived(channel, CheckpointId(checkpoint))
 
 
-def abort(checkpoint: int) -> CheckpointAborted:
-    return CheckpointAborted(CheckpointId(checkpoint))
+def abort(checkpoint: int) -> AbortArrived:
+    return AbortArrived(CheckpointId(checkpoint))
 
 
 def snapshot(checkpoint: int) -> TakeSnapshot:
@@ -66,10 +66,10 @@ def run(machine: Machine, *events: AlignmentEvent) -> list[AlignmentEffect]:
 
 
 @pytest.mark.parametrize(
-    ("machine", "phases"), [(ExactlyOnceAlignment, (Idle, Aligning)), (AtLeastOnceAlignment, (Counting,))]
+    ("machine", "phases"), [(ExactlyOnceAlignment, (Flowing, Aligning)), (AtLeastOnceAlignment, (Counting,))]
 )
 def test_every_phase_has_an_answer_to_every_event(machine: type[Machine], phases: tuple[type, ...]) -> None:
-    events = (BarrierArrived, BarrierCancelArrived, CheckpointAborted)
+    events = (BarrierArrived, BarrierCancelArrived, AbortArrived)
     assert set(machine.handlers) == set(itertools.product(phases, events))
 
 
@@ -132,7 +132,7 @@ def test_a_marker_that_does_not_grow_on_its_channel_is_a_violation_that_shows_th
     run(one, abort(7), barrier(0, 1))
     with pytest.raises(ProtocolViolation) as caught:
         one.handle(second)
-    assert "CheckpointAborted(checkpoint=7)" in str(caught.value)
+    assert "AbortArrived(checkpoint=7)" in str(caught.value)
     assert repr(second) in str(caught.value)
 
 
@@ -181,7 +181,7 @@ def test_a_newer_barrier_in_mid_alignment_drops_the_older_and_aligns_exactly() -
 def test_a_newer_barrier_that_is_aborted_already_drops_the_older_and_goes_on_as_a_cancel() -> None:
     one = ExactlyOnceAlignment(2)
     assert run(one, barrier(0, 1), abort(2), barrier(1, 2)) == [UnblockChannels(), pass_cancel(1), pass_cancel(2)]
-    assert one.phase == Idle()
+    assert one.phase == Flowing()
 
 
 def test_an_abort_in_mid_alignment_unblocks_and_the_late_barrier_is_ignored() -> None:

@@ -14,11 +14,11 @@ import pytest
 
 from weir.ids import CheckpointId
 from weir.snapshot.alignment import (
+    AbortArrived,
     AtLeastOnceAlignment,
     BarrierArrived,
     BarrierCancelArrived,
     BlockChannel,
-    CheckpointAborted,
     ExactlyOnceAlignment,
     PassCancel,
     TakeSnapshot,
@@ -92,7 +92,7 @@ class Inner:
             self.send(element)
         return True
 
-    def align(self, event: BarrierArrived | BarrierCancelArrived | CheckpointAborted) -> None:
+    def align(self, event: BarrierArrived | BarrierCancelArrived | AbortArrived) -> None:
         for effect in self.machine.handle(event):
             if isinstance(effect, BlockChannel):
                 self.blocked.add(effect.channel)
@@ -174,7 +174,7 @@ class Network:
         for _ in range(STEPS_MAX):
             if self.aborts and self.dice.random() < 0.05:
                 inner, checkpoint = self.aborts.pop(self.dice.randrange(len(self.aborts)))
-                inner.align(CheckpointAborted(checkpoint))
+                inner.align(AbortArrived(checkpoint))
                 continue
             nodes: list[Source | Inner] = [*self.sources, *self.inners]
             for channel in [channel for node in nodes for channel in node.outputs]:

@@ -15,6 +15,7 @@ from weir.ids import CheckpointId
 from weir.snapshot import commit
 from weir.snapshot.backoff import Backoff
 from weir.snapshot.commit import (
+    AtRest,
     Commit,
     CommitEffect,
     CommitEvent,
@@ -24,10 +25,9 @@ from weir.snapshot.commit import (
     Committer,
     Committing,
     Completed,
+    EndAttempt,
     EpochPrepared,
     GaveUp,
-    GiveUp,
-    Idle,
     ReportCommitted,
     RestoredPending,
     RetryDue,
@@ -142,7 +142,7 @@ def test_a_failed_commit_is_repeated_unchanged_and_then_given_up() -> None:
     check_commit(run(one, failed(1), LATER), 1, "e1")
     check_commit(run(one, failed(1), LATER), 1, "e1")
     [last] = run(one, failed(1))
-    assert isinstance(last, GiveUp)
+    assert isinstance(last, EndAttempt)
     assert "checkpoint 1 failed 3 times: connection reset" in last.reason
     assert one.pending == ((1, "e1"), (2, "e2")), "the outcome is unknown, so it stays pending"
     assert run(one, prepared(3), complete(3)) == []
@@ -211,7 +211,7 @@ def test_what_was_restored_is_committed_first_and_carried_until_then() -> None:
 def test_a_restored_checkpoint_without_committables_is_reported() -> None:
     one = committer(3)
     assert run(one, restored(5)) == [reported(5)]
-    assert one.phase == Idle()
+    assert one.phase == AtRest()
 
 
 @pytest.mark.parametrize(
@@ -240,19 +240,19 @@ def test_what_must_never_happen_is_a_violation_that_shows_the_events(
 def test_every_phase_handles_or_refuses_every_event() -> None:
     """Without a commit under way an answer is refused; everything else is heard in every phase."""
     reach: dict[type, Callable[[Committer], object]] = {
-        Idle: lambda one: None,
+        AtRest: lambda one: None,
         Committing: lambda one: run(one, prepared(1), complete(1)),
         Retrying: lambda one: run(one, prepared(1), complete(1), failed(1)),
         GaveUp: lambda one: run(one, prepared(1), complete(1), failed(1), LATER, failed(1)),
     }
-    refused = {(Idle, CommitSucceeded), (Idle, CommitFailed), (Retrying, CommitSucceeded), (Retrying, CommitFailed)}
+    refused = {(AtRest, CommitSucceeded), (AtRest, CommitFailed), (Retrying, CommitSucceeded), (Retrying, CommitFailed)}
     refused |= {(phase, RestoredPending) for phase in (Committing, Retrying, GaveUp)}
     for phase, prepare in reach.items():
         for event in (prepared(9), complete(1), restored(1), succeeded(1), failed(1), RetryDue(50.0), LATER):
             one = committer(1)
             prepare(one)
             assert type(one.phase) is phase
-            if phase is Idle and isinstance(event, Completed):
+            if phase is AtRest and isinstance(event, Completed):
                 run(one, prepared(1))
             if (phase, type(event)) in refused:
                 with pytest.raises(ProtocolViolation):
@@ -271,7 +271,7 @@ def test_epochs_that_wait_for_ever_end_the_attempt(monkeypatch: pytest.MonkeyPat
     one = committer(3)
     assert run(one, prepared(1), complete(1), prepared(2), prepared(3)) == []
     [effect] = run(one, prepared(4))
-    assert isinstance(effect, GiveUp)
+    assert isinstance(effect, EndAttempt)
     assert run(one, prepared(5)) == []
     assert run(one, succeeded(1)) == []
 

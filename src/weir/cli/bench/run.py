@@ -31,11 +31,11 @@ def run_workload(
     with readable_errors(debug=debug):
         from dataclasses import replace
 
-        from weir.cli.progress import Progress
+        from weir.cli.progress import ProgressView
         from weir.cli.session import spark_on
 
         given = options()
-        progress = None if json else Progress(error_console())
+        progress = None if json else ProgressView(error_console())
         try:
             with spark_on(master, "weir bench", say=None if progress is None else progress.say):
                 report = workload(replace(given, show=progress))

@@ -23,7 +23,7 @@ from weir.api.job import ENDED
 from weir.bench.wrapped import WrappedReader, WrappedSource
 from weir.cli.demo.check import Verdict, verify
 from weir.cli.demo.words import WORDS_PER_LINE, MakeLines
-from weir.cli.progress import Progress, rate
+from weir.cli.progress import ProgressView, rate
 from weir.errors import ConfigError
 from weir.operators.source import Source, SourceReader
 from weir.runtime.driver.notices import AttemptFailed, AttemptRunning, CheckpointSucceeded, Notice
@@ -102,7 +102,7 @@ def run_demo(options: DemoOptions, console: Console) -> bool:
         highlight=False,
     )
     timeline = Timeline()
-    progress = Progress(console)
+    progress = ProgressView(console)
     job: Any = environment.submit()
     job.listen(timeline.heard)
     try:
@@ -214,7 +214,7 @@ def _directory(options: DemoOptions) -> Path:
     return options.output
 
 
-def _watch(job: Any, timeline: Timeline, progress: Progress, options: DemoOptions) -> None:
+def _watch(job: Any, timeline: Timeline, progress: ProgressView, options: DemoOptions) -> None:
     while job.wait(POLL_S) not in ENDED:
         progress(job)
         if options.kill and timeline.killed_s is None and _may_kill(job, timeline, options):

@@ -31,7 +31,7 @@ from weir.snapshot.manifest import Manifest
 from weir.snapshot.restart import Restarts
 
 
-class Attempts(Protocol):
+class LaunchedAttempts(Protocol):
     """The job's attempts, as checkpoints need them."""
 
     @property
@@ -77,7 +77,7 @@ class CheckpointDesk:
 
     def __init__(
         self,
-        attempts: Attempts,
+        attempts: LaunchedAttempts,
         coordinator: Coordinator,
         claims: ClaimDesk,
         restarts: Restarts,

@@ -37,7 +37,7 @@ from weir.runtime.ports import Background, Chance, Clock, Cluster
 from weir.runtime.storage.checkpoints import CheckpointStore, Claim
 from weir.snapshot import messages as m
 from weir.snapshot.coordinator.machine import Coordinator
-from weir.snapshot.coordinator.run import CoordinatorSettings
+from weir.snapshot.coordinator.under_way import CoordinatorSettings
 from weir.snapshot.parts import Json
 from weir.snapshot.restart import OUTAGE_CODES, Failure, Restarts
 

@@ -98,7 +98,7 @@ class Region:
 
     def tick(self) -> str | None:
         """Time has passed. Why the attempt has failed by now, if time alone tells."""
-        return next((e.reason for e in self._handle(machine.TimePassed()) if isinstance(e, machine.Overdue)), None)
+        return next((e.reason for e in self._handle(machine.ClockMoved()) if isinstance(e, machine.Overdue)), None)
 
     def recovered(self, now_ms: float) -> int | None:
         """It runs again: how long after the first failure since it last ran, if there was one."""

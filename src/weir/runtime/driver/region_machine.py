@@ -92,15 +92,15 @@ class BeginsAgain:
 
 
 @dataclass(frozen=True)
-class TimePassed:
+class ClockMoved:
     """The clock moved."""
 
 
 RegionEvent: TypeAlias = (
-    "Begins | Claimed | Registered | Runs | Heard | Told | IsLeft | StageOver | BeginsAgain | TimePassed"
+    "Begins | Claimed | Registered | Runs | Heard | Told | IsLeft | StageOver | BeginsAgain | ClockMoved"
 )
 EVENTS: tuple[type[Any], ...] = (
-    *(Begins, Claimed, Registered, Runs, Heard, Told, IsLeft, StageOver, BeginsAgain, TimePassed),
+    *(Begins, Claimed, Registered, Runs, Heard, Told, IsLeft, StageOver, BeginsAgain, ClockMoved),
 )
 
 
@@ -260,11 +260,11 @@ def _leave(phase: Launching | Deploying | Running, event: IsLeft, settings: Regi
     if not event.stage_runs:
         return left, []
     is_good = isinstance(event.verdict, Finished | Stopped)
-    following, effects = _hurry(left, TimePassed(), settings, now_ms)
+    following, effects = _hurry(left, ClockMoved(), settings, now_ms)
     return following, [StopTasks(attempt, cancelled=not is_good), *effects]
 
 
-def _hurry(phase: Stopping, event: TimePassed, settings: RegionSettings, now_ms: float) -> Step:
+def _hurry(phase: Stopping, event: ClockMoved, settings: RegionSettings, now_ms: float) -> Step:
     if not phase.ended and not phase.killed and now_ms >= phase.kill_ms:
         return replace(phase, killed=True), [KillTasks(phase.attempt_left)]
     if not phase.ended and phase.killed and now_ms >= phase.leave_ms:
@@ -283,16 +283,16 @@ def _wait(phase: Phase, event: BeginsAgain, settings: RegionSettings, now_ms: fl
     return Waiting(event.until_ms), []
 
 
-def _wake(phase: Waiting, event: TimePassed, settings: RegionSettings, now_ms: float) -> Step:
+def _wake(phase: Waiting, event: ClockMoved, settings: RegionSettings, now_ms: float) -> Step:
     return (Claiming(), []) if now_ms >= phase.until_ms else (phase, [])
 
 
-def _look_late(phase: Launching | Deploying, event: TimePassed, settings: RegionSettings, now_ms: float) -> Step:
+def _look_late(phase: Launching | Deploying, event: ClockMoved, settings: RegionSettings, now_ms: float) -> Step:
     is_late = now_ms >= phase.deadline_ms
     return phase, [Overdue(phase.late_message(len(settings.tasks)))] if is_late else []
 
 
-def _look_silent(phase: Running, event: TimePassed, settings: RegionSettings, now_ms: float) -> Step:
+def _look_silent(phase: Running, event: ClockMoved, settings: RegionSettings, now_ms: float) -> Step:
     for task, heard_ms in phase.heard_ms.items():
         if now_ms - heard_ms >= settings.heartbeat_timeout_ms:
             return phase, [Overdue(f"task {task} was silent for {round(now_ms - heard_ms)} ms")]
@@ -305,21 +305,21 @@ TRANSITIONS: Mapping[tuple[type[Any], type[Any]], Transition] = {
     (Claiming, Claimed): Transition(_launch, (Launching,)),
     (Claiming, BeginsAgain): Transition(_wait, (Waiting,)),
     (Launching, Registered): Transition(_register, (Launching, Deploying)),
-    (Launching, TimePassed): Transition(_look_late, (Launching,)),
+    (Launching, ClockMoved): Transition(_look_late, (Launching,)),
     (Launching, IsLeft): Transition(_leave, (Stopping,)),
     (Deploying, Runs): Transition(_run, (Deploying, Running)),
     (Deploying, Told): Transition(_keep_early, (Deploying,)),
-    (Deploying, TimePassed): Transition(_look_late, (Deploying,)),
+    (Deploying, ClockMoved): Transition(_look_late, (Deploying,)),
     (Deploying, IsLeft): Transition(_leave, (Stopping,)),
     (Running, Heard): Transition(_hear, (Running,)),
     (Running, Told): Transition(_coordinate, (Running,)),
-    (Running, TimePassed): Transition(_look_silent, (Running,)),
+    (Running, ClockMoved): Transition(_look_silent, (Running,)),
     (Running, IsLeft): Transition(_leave, (Stopping,)),
     (Stopping, Registered): Transition(_register_late, (Stopping,)),
     (Stopping, StageOver): Transition(_over, (Stopping,)),
-    (Stopping, TimePassed): Transition(_hurry, (Stopping,)),
+    (Stopping, ClockMoved): Transition(_hurry, (Stopping,)),
     (Stopping, BeginsAgain): Transition(_wait, (Waiting,)),
-    (Waiting, TimePassed): Transition(_wake, (Waiting, Claiming)),
+    (Waiting, ClockMoved): Transition(_wake, (Waiting, Claiming)),
     (Waiting, BeginsAgain): Transition(_wait, (Waiting,)),
 }
 
@@ -329,7 +329,7 @@ IGNORED = frozenset(
     {
         # Without tasks there is nobody to leave, and the time changes nothing.
         *((phase, IsLeft) for phase in (Created, Claiming, Stopping, Waiting)),
-        *((phase, TimePassed) for phase in (Created, Claiming)),
+        *((phase, ClockMoved) for phase in (Created, Claiming)),
         # What tasks of the attempt say too early, again, or on their way out.
         *((phase, Heard) for phase in (Launching, Deploying, Stopping)),
         *((phase, Told) for phase in (Launching, Stopping)),

@@ -36,7 +36,7 @@ from weir.runtime.storage.locations import location_below
 from weir.runtime.storage.savepoints import new_savepoint
 from weir.runtime.task.metrics import operator_metrics
 from weir.snapshot.coordinator.history import CheckpointRecord, CheckpointState
-from weir.snapshot.coordinator.run import CoordinatorSettings
+from weir.snapshot.coordinator.under_way import CoordinatorSettings
 from weir.snapshot.messages import CheckpointRequested, Then
 
 if TYPE_CHECKING:

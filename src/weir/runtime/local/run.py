@@ -29,7 +29,7 @@ from weir.runtime.storage.locations import MemoryStorage
 from weir.runtime.task.calls import ThreadedCalls
 from weir.runtime.task.deploy import deploy
 from weir.runtime.task.worker import Worker, WorkerConfig, WorkerPorts
-from weir.snapshot.coordinator.run import CoordinatorSettings
+from weir.snapshot.coordinator.under_way import CoordinatorSettings
 from weir.snapshot.messages import DeployTask, FromTask, StopTask, TaskRegistered, ToTask
 from weir.snapshot.parts import Json
 

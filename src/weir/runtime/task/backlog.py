@@ -19,7 +19,7 @@ SEGMENT_BYTES_MAX = 64 << 20
 """A local file takes about so much; it is gone when nobody refers to anything in it any more."""
 
 
-class Waiting(Protocol):
+class WaitingBatch(Protocol):
     """One batch that waits, or that a log refers to."""
 
     size_bytes: int
@@ -87,7 +87,7 @@ class Backlog:
         self._memory_bytes_max = memory_bytes_max
         self._disk_bytes_max = disk_bytes_max
         self._directory = directory
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[WaitingBatch] = deque()
         self._segment: _Segment | None = None
         self._held_bytes = 0
         self.size_bytes = 0
@@ -105,10 +105,10 @@ class Backlog:
         """Whether more waits in local files than they may hold."""
         return self.size_bytes - self._held_bytes > self._disk_bytes_max
 
-    def put(self, batch: pa.RecordBatch) -> Waiting:
+    def put(self, batch: pa.RecordBatch) -> WaitingBatch:
         """Take a batch, always."""
         size_bytes = int(batch.nbytes)
-        waiting: Waiting
+        waiting: WaitingBatch
         if self._held_bytes + size_bytes <= self._memory_bytes_max:
             waiting = _Held(batch)
             self._held_bytes += size_bytes
@@ -131,7 +131,7 @@ class Backlog:
             self._segment = None
         return waiting.batch()
 
-    def all(self) -> list[Waiting]:
+    def all(self) -> list[WaitingBatch]:
         """Everything that waits now."""
         return list(self._waiting)
 

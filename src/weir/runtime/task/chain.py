@@ -82,15 +82,15 @@ class Chain:
         self._holding = True
         self._first(batch)
 
-    def process_from(self, port: int, batch: pa.RecordBatch) -> None:
+    def process_from(self, number: int, batch: pa.RecordBatch) -> None:
         """The same for one of several inputs of the first operator."""
-        if port == 0 or not self.links:
+        if number == 0 or not self.links:
             self.process(batch)
             return
         self._holding = True
         first = self.links[0]
         first.counters.took(batch)
-        first.operator.process_from(port, batch, first.out)
+        first.operator.process_from(number, batch, first.out)
 
     def watermark(self, time_us: int, *, behind: int = -1) -> int | None:
         """Event time has come this far, for the operators behind one of them. What goes on behind the last."""

@@ -19,12 +19,12 @@ from weir.runtime.task.arrivals import Arrivals
 from weir.runtime.task.subtask import Equipment, Subtask
 from weir.runtime.task.turns import Turns
 from weir.snapshot.alignment import (
+    AbortArrived,
     Alignment,
     AlignmentEvent,
     BarrierArrived,
     BarrierCancelArrived,
     BlockChannel,
-    CheckpointAborted,
     PassCancel,
     TakeSnapshot,
     UnblockChannels,
@@ -41,7 +41,7 @@ class Inputs:
     """What an inner subtask takes from."""
 
     channels: Sequence[InChannel]
-    ports: Sequence[int]
+    operator_inputs: Sequence[int]
     """By channel: which input of the first operator it belongs to."""
     alignment: Alignment
     rows_max: int
@@ -60,7 +60,7 @@ class InnerSubtask(Subtask):
     def __init__(self, equipment: Equipment, inputs: Inputs) -> None:
         super().__init__(equipment)
         self._inputs = inputs.channels
-        self._ports = inputs.ports
+        self._operator_inputs = inputs.operator_inputs
         self._watermarks = WatermarkMerge(len(inputs.channels), inputs.timeless)
         self._alignment = inputs.alignment
         self._rows_max = inputs.rows_max
@@ -77,7 +77,7 @@ class InnerSubtask(Subtask):
 
     def abort(self, checkpoint: CheckpointId) -> None:
         super().abort(checkpoint)
-        self._align(CheckpointAborted(checkpoint))
+        self._align(AbortArrived(checkpoint))
 
     def _work(self) -> bool:
         if self._left_to_end and self._go_on_ending():
@@ -116,7 +116,7 @@ class InnerSubtask(Subtask):
         if isinstance(element, pa.RecordBatch):
             self._watermarks.resumed(channel)
             self._holds_idle = False
-            self.chain.process_from(self._ports[channel], self._merged(channel, element))
+            self.chain.process_from(self._operator_inputs[channel], self._merged(channel, element))
             return
         if isinstance(element, Barrier):
             self._barriers[element.checkpoint] = element

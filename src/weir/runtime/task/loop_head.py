@@ -18,7 +18,7 @@ from weir.operators.base import Frozen
 from weir.operators.loop import LOG, FrozenLog, LoopHeadOperator
 from weir.runtime.ports import Element, InChannel
 from weir.runtime.task.arrivals import Arrivals
-from weir.runtime.task.backlog import Backlog, Waiting
+from weir.runtime.task.backlog import Backlog, WaitingBatch
 from weir.runtime.task.inner_subtask import InnerSubtask, Inputs
 from weir.runtime.task.snapshots import Said, Snapshot
 from weir.runtime.task.subtask import Activity, Equipment
@@ -47,7 +47,7 @@ class _Log:
     """What one checkpoint must hold of the loop, and what was so when its barrier went out."""
 
     barrier: Barrier
-    waiting: list[Waiting]
+    waiting: list[WaitingBatch]
     started_ms: float
     inputs_ended: bool
     time_ended: bool
@@ -178,7 +178,7 @@ class LoopHeadSubtask(InnerSubtask):
         self._logs[barrier.checkpoint] = _Log(barrier, [], now_ms, self._inputs_ended, self._time_ended)
         self._keep(SnapshotBegun(barrier.checkpoint))
 
-    def _keep(self, event: LoopLogEvent, waiting: Waiting | None = None) -> None:
+    def _keep(self, event: LoopLogEvent, waiting: WaitingBatch | None = None) -> None:
         for effect in self._log.handle(event):
             if isinstance(effect, OpenLog):
                 self._logs[effect.checkpoint].waiting = self._backlog.all()

@@ -26,8 +26,8 @@ from weir.snapshot.commit import (
     CommitSucceeded,
     Committer,
     Completed,
+    EndAttempt,
     EpochPrepared,
-    GiveUp,
     ReportCommitted,
     RestoredPending,
     RetryDue,
@@ -122,7 +122,7 @@ class SinkEnd:
             )
         elif isinstance(effect, ReportCommitted):
             self._report(effect.checkpoint)
-        elif isinstance(effect, GiveUp):
+        elif isinstance(effect, EndAttempt):
             # Where files or connections fail, storage is away, and may be for long. Anything else is a failure like
             # any other, of which the restart strategy allows so many.
             kind = StorageUnavailable if isinstance(self._failure, OSError) else Unavailable

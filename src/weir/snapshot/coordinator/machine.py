@@ -28,7 +28,7 @@ from weir.snapshot.coordinator.history import CheckpointRecord, History
 from weir.snapshot.coordinator.loops import EmptyLoops, empty_loops
 from weir.snapshot.coordinator.phases import TRANSITIONS, CoordinatorPhase
 from weir.snapshot.coordinator.requests import Requests
-from weir.snapshot.coordinator.run import CoordinatorSettings, Pending, Run, Stage
+from weir.snapshot.coordinator.under_way import CheckpointPhase, CheckpointUnderWay, CoordinatorSettings, LiveAttempts
 from weir.snapshot.messages import (
     AbortReason,
     AttemptEnded,
@@ -70,7 +70,7 @@ class Coordinator:
     def __init__(self, settings: CoordinatorSettings) -> None:
         self._settings = settings
         self._phase = CoordinatorPhase.WAITING
-        self._run: Run | None = None
+        self._live: LiveAttempts | None = None
         self._newest_attempts: dict[SubtaskId, AttemptId] = {}
         self._next_checkpoint = CheckpointId(1)
         self._requested = False
@@ -94,13 +94,13 @@ class Coordinator:
     @property
     def answering_checkpoint(self) -> CheckpointId:
         """The first one that holds everything up to now: what a request made now waits for."""
-        final = self._run.final if self._run else None
+        final = self._live.final if self._live else None
         return self._next_checkpoint if final is None else final
 
     @property
     def is_publishing(self) -> bool:
         """A manifest is being written, and tasks that run wait for what becomes of it."""
-        return self._run is not None and any(p.stage is Stage.PUBLISHING for p in self._run.pending.values())
+        return self._live is not None and self._live.is_publishing
 
     @property
     def is_ending(self) -> bool:
@@ -118,16 +118,16 @@ class Coordinator:
 
     def next_due_ms(self) -> float | None:
         """When TimePassed should come next; None: only other events matter."""
-        run = self._run
-        if run is None:
+        live = self._live
+        if live is None:
             return None
-        due = [p.deadline_ms for p in run.pending.values() if p.stage is Stage.COLLECTING]
-        if self._phase is CoordinatorPhase.RUNNING and self._may_trigger(run):
+        due = [p.deadline_ms for p in live.pending.values() if p.phase is CheckpointPhase.COLLECTING]
+        if self._phase is CoordinatorPhase.RUNNING and self._may_trigger(live):
             if self._requested or self._requests.wants_checkpoint:
-                due.append(run.pause_until_ms)
-            if run.periodic_ms is not None:
-                due.append(max(run.periodic_ms, run.pause_until_ms))
-            if not run.pending and (round_ms := run.rounds.due_ms(run.finished)) is not None:
+                due.append(live.pause_until_ms)
+            if live.periodic_ms is not None:
+                due.append(max(live.periodic_ms, live.pause_until_ms))
+            if not live.pending and (round_ms := live.rounds.due_ms(live.finished)) is not None:
                 due.append(round_ms)
         return min(due, default=None)
 
@@ -140,12 +140,12 @@ class Coordinator:
         if handler is None:
             raise self._violation(f"no such event: {event!r}")
         effects = handler(self, event, now_ms)
-        if self._run is not None:
-            effects += self._time_out(self._run, now_ms)
-            effects += self._publish_next(self._run)
-            effects += self._requests.committed(self._run.lowest_committed)
-            effects += self._trigger_due(self._run, now_ms)
-            effects += self._conclude(self._run)
+        if self._live is not None:
+            effects += self._time_out(self._live, now_ms)
+            effects += self._publish_next(self._live)
+            effects += self._requests.committed(self._live.lowest_committed)
+            effects += self._trigger_due(self._live, now_ms)
+            effects += self._conclude(self._live)
         return effects
 
     # --- Attempts -------------------------------------------------------------------------------------
@@ -159,59 +159,59 @@ class Coordinator:
         if event.attempt <= newest:
             raise self._violation(f"attempt {event.attempt} started after attempt {newest}")
         subtasks = event.subtasks | event.others
-        if self._run is None or self._run.subtasks != subtasks or not set(self._run.attempts) <= event.others:
-            self._leave_run(now_ms)
+        if self._live is None or self._live.subtasks != subtasks or not set(self._live.attempts) <= event.others:
+            self._leave_attempts(now_ms)
             self._resolve(event.completed, now_ms)
-            self._run = Run(subtasks, list(event.completed), now_ms, None, pause_until_ms=now_ms)
-        run = self._run
-        run.attempts.update(dict.fromkeys(event.subtasks, event.attempt))
-        run.committers |= event.committers
-        run.rounds.started(event.loops)
+            self._live = LiveAttempts(subtasks, list(event.completed), now_ms, None, pause_until_ms=now_ms)
+        live = self._live
+        live.attempts.update(dict.fromkeys(event.subtasks, event.attempt))
+        live.committers |= event.committers
+        live.rounds.started(event.loops)
         self._newest_attempts = {subtask: self._newest_attempts.get(subtask, AttemptId(-1)) for subtask in subtasks}
-        self._newest_attempts.update(run.attempts)
+        self._newest_attempts.update(live.attempts)
         self._next_checkpoint = max(self._next_checkpoint, event.next_checkpoint)
-        if run.is_whole:
+        if live.is_whole:
             self._enter(CoordinatorPhase.RUNNING)
             interval_ms = self._settings.interval_ms
-            run.started_ms, run.periodic_ms = now_ms, None if interval_ms is None else now_ms + interval_ms
+            live.started_ms, live.periodic_ms = now_ms, None if interval_ms is None else now_ms + interval_ms
         return []
 
     def _attempt_ended(self, event: AttemptEnded, now_ms: float) -> list[CoordinatorEffect]:
-        run = self._run
-        ended = [] if run is None else [s for s, attempt in run.attempts.items() if attempt == event.attempt]
-        if run is None or not ended:
+        live = self._live
+        ended = [] if live is None else [s for s, attempt in live.attempts.items() if attempt == event.attempt]
+        if live is None or not ended:
             return []
         if self._phase is not CoordinatorPhase.FINISHED:
             self._enter(CoordinatorPhase.WAITING)
-        if len(ended) == len(run.attempts):
-            self._leave_run(now_ms)
+        if len(ended) == len(live.attempts):
+            self._leave_attempts(now_ms)
             return self._requests.attempt_ended(ENDED_EARLY)
-        return self._region_lost(run, ended, now_ms)
+        return self._region_lost(live, ended, now_ms)
 
-    def _region_lost(self, run: Run, subtasks: list[SubtaskId], now_ms: float) -> list[CoordinatorEffect]:
+    def _region_lost(self, live: LiveAttempts, subtasks: list[SubtaskId], now_ms: float) -> list[CoordinatorEffect]:
         """Others go on. What is being published is not touched: law 1."""
         for subtask in subtasks:
-            del run.attempts[subtask]
-            run.finished.discard(subtask)
-            run.committed.pop(subtask, None)
+            del live.attempts[subtask]
+            live.finished.discard(subtask)
+            live.committed.pop(subtask, None)
         # The region comes back behind its last checkpoint, and finishes again.
-        run.final, run.final_published = None, False
+        live.final, live.final_published = None, False
         effects: list[CoordinatorEffect] = []
-        for pending in list(run.pending.values()):
-            if pending.stage is not Stage.PUBLISHING:
-                effects += self._abort(run, pending.checkpoint, now_ms=now_ms, reason=AbortReason.ATTEMPT_ENDED)
+        for pending in list(live.pending.values()):
+            if pending.phase is not CheckpointPhase.PUBLISHING:
+                effects += self._abort(live, pending.checkpoint, now_ms=now_ms, reason=AbortReason.ATTEMPT_ENDED)
         return [*effects, *self._requests.attempt_ended(ENDED_EARLY)]
 
-    def _leave_run(self, now_ms: float) -> None:
+    def _leave_attempts(self, now_ms: float) -> None:
         """Nobody is told: the tasks are going, and what they wrote is retired with the next completed checkpoint."""
-        if self._run is None:
+        if self._live is None:
             return
-        for pending in self._run.pending.values():
-            if pending.stage is Stage.PUBLISHING:
+        for pending in self._live.pending.values():
+            if pending.phase is CheckpointPhase.PUBLISHING:
                 self._unresolved.add(pending.checkpoint)
             else:
                 self._history.aborted(pending.checkpoint, now_ms, reason=AbortReason.ATTEMPT_ENDED)
-        self._run = None
+        self._live = None
 
     def _resolve(self, completed: tuple[CheckpointId, ...], now_ms: float) -> None:
         """What the new attempt found is the answer for manifests whose outcome was not told."""
@@ -223,25 +223,25 @@ class Coordinator:
         self._unresolved.clear()
 
     def _subtask_finished(self, event: SubtaskFinished, now_ms: float) -> list[CoordinatorEffect]:
-        run = self._run_of(event)
-        if run is not None:
-            run.finished.add(event.subtask)
-            if len(run.finished) == len(run.subtasks) and self._phase is CoordinatorPhase.RUNNING:
+        live = self._live_of(event)
+        if live is not None:
+            live.finished.add(event.subtask)
+            if len(live.finished) == len(live.subtasks) and self._phase is CoordinatorPhase.RUNNING:
                 self._enter(CoordinatorPhase.FINISHING)
         return []
 
     def _epochs_committed(self, event: EpochsCommitted, now_ms: float) -> list[CoordinatorEffect]:
-        run = self._run_of(event)
-        if run is not None and event.subtask in run.committers:
-            before = run.committed.get(event.subtask, event.checkpoint)
-            run.committed[event.subtask] = max(before, event.checkpoint)
+        live = self._live_of(event)
+        if live is not None and event.subtask in live.committers:
+            before = live.committed.get(event.subtask, event.checkpoint)
+            live.committed[event.subtask] = max(before, event.checkpoint)
         return []
 
-    def _conclude(self, run: Run) -> list[CoordinatorEffect]:
-        if run.failure is not None and self._phase is not CoordinatorPhase.FAILING:
+    def _conclude(self, live: LiveAttempts) -> list[CoordinatorEffect]:
+        if live.failure is not None and self._phase is not CoordinatorPhase.FAILING:
             self._enter(CoordinatorPhase.FAILING)
-            return [run.failure]
-        if self._phase is CoordinatorPhase.FINISHING and run.is_committed and self._requests.is_settled:
+            return [live.failure]
+        if self._phase is CoordinatorPhase.FINISHING and live.is_committed and self._requests.is_settled:
             self._enter(CoordinatorPhase.FINISHED)
             return [FinishJob()]
         return []
@@ -250,7 +250,7 @@ class Coordinator:
 
     def _requested_by_user(self, event: CheckpointRequested, now_ms: float) -> list[CoordinatorEffect]:
         if not event.is_plain:
-            is_running = self._run is not None and self._phase not in NOT_RUNNING
+            is_running = self._live is not None and self._phase not in NOT_RUNNING
             return self._requests.ask(event, refusal=self._refusal(is_running), is_running=is_running)
         # While the job finishes, the final checkpoint is the answer.
         self._requested = self._phase not in (CoordinatorPhase.FINISHING, CoordinatorPhase.FINISHED)
@@ -259,51 +259,51 @@ class Coordinator:
     def _refusal(self, is_running: bool) -> str | None:
         if not is_running:
             return "the job does not run just now"
-        if self._run is not None and self._run.final is not None:
+        if self._live is not None and self._live.final is not None:
             return "the job has finished, and its final checkpoint is under way"
         return None
 
     def _time_passed(self, event: TimePassed, now_ms: float) -> list[CoordinatorEffect]:
         return []  # Whatever is due is looked after behind every event.
 
-    def _trigger_due(self, run: Run, now_ms: float) -> list[CoordinatorEffect]:
-        if run.failure is not None:
+    def _trigger_due(self, live: LiveAttempts, now_ms: float) -> list[CoordinatorEffect]:
+        if live.failure is not None:
             return []
         if self._phase is CoordinatorPhase.FINISHING:
-            if run.final is not None or not self._requests.is_settled:
+            if live.final is not None or not self._requests.is_settled:
                 return []
-            final = self._trigger(run, now_ms)
+            final = self._trigger(live, now_ms)
             return [*final, *self._requests.finishing("the job has finished, and its final checkpoint is under way")]
-        if self._phase is not CoordinatorPhase.RUNNING or not self._may_trigger(run):
+        if self._phase is not CoordinatorPhase.RUNNING or not self._may_trigger(live):
             return []
-        periodic = run.periodic_ms is not None and now_ms >= run.periodic_ms
+        periodic = live.periodic_ms is not None and now_ms >= live.periodic_ms
         wanted = periodic or self._requested or self._requests.wants_checkpoint
-        round_ms = None if run.pending else run.rounds.due_ms(run.finished)
-        if (wanted and now_ms >= run.pause_until_ms) or (round_ms is not None and now_ms >= round_ms):
-            return self._trigger(run, now_ms)
+        round_ms = None if live.pending else live.rounds.due_ms(live.finished)
+        if (wanted and now_ms >= live.pause_until_ms) or (round_ms is not None and now_ms >= round_ms):
+            return self._trigger(live, now_ms)
         return []
 
-    def _may_trigger(self, run: Run) -> bool:
-        return len(run.pending) < self._settings.max_concurrent and not self._requests.holds_triggers
+    def _may_trigger(self, live: LiveAttempts) -> bool:
+        return len(live.pending) < self._settings.max_concurrent and not self._requests.holds_triggers
 
-    def _trigger(self, run: Run, now_ms: float) -> list[CoordinatorEffect]:
+    def _trigger(self, live: LiveAttempts, now_ms: float) -> list[CoordinatorEffect]:
         checkpoint = self._next_checkpoint
         self._next_checkpoint = CheckpointId(checkpoint + 1)
         self._requested = False
         is_final = self._phase is CoordinatorPhase.FINISHING
         if is_final:
-            run.final = checkpoint
+            live.final = checkpoint
         interval_ms = self._settings.interval_ms
-        if interval_ms is not None and run.periodic_ms is not None and now_ms >= run.periodic_ms:
+        if interval_ms is not None and live.periodic_ms is not None and now_ms >= live.periodic_ms:
             # Periods are counted from the start of the attempt, so that they do not drift; missed ones are left out.
-            passed = (now_ms - run.started_ms) // interval_ms
-            run.periodic_ms = run.started_ms + (passed + 1) * interval_ms
-        base = run.completed[-1] if run.completed else None
-        deadline_ms, finished = now_ms + self._settings.timeout_ms, frozenset(run.finished)
-        run.pending[checkpoint] = Pending(checkpoint, deadline_ms, base, finished=finished)
+            passed = (now_ms - live.started_ms) // interval_ms
+            live.periodic_ms = live.started_ms + (passed + 1) * interval_ms
+        base = live.completed[-1] if live.completed else None
+        deadline_ms, finished = now_ms + self._settings.timeout_ms, frozenset(live.finished)
+        live.pending[checkpoint] = CheckpointUnderWay(checkpoint, deadline_ms, base, finished=finished)
         request = self._requests.triggered(checkpoint, is_final=is_final) or CheckpointRequested()
         record = CheckpointRecord(
-            checkpoint, max(run.attempts.values()), now_ms, final=is_final, savepoint=request.savepoint
+            checkpoint, max(live.attempts.values()), now_ms, final=is_final, savepoint=request.savepoint
         )
         self._history.triggered(record)
         pause = request.then is Then.STOP and not is_final
@@ -312,41 +312,41 @@ class Coordinator:
     # --- Acknowledgements -----------------------------------------------------------------------------
 
     def _snapshot_taken(self, event: SnapshotTaken, now_ms: float) -> list[CoordinatorEffect]:
-        run = self._run_of(event)
-        pending = None if run is None else run.pending.get(event.checkpoint)
+        live = self._live_of(event)
+        pending = None if live is None else live.pending.get(event.checkpoint)
         # Late, twice, or of a checkpoint that was never triggered here.
-        if run is None or pending is None or event.subtask in pending.parts:
+        if live is None or pending is None or event.subtask in pending.parts:
             return []
         pending.parts[event.subtask] = event.parts
         pending.said.append(event)
         self._history.acknowledged(event)
-        if len(pending.parts) == len(run.subtasks):
-            pending.stage = Stage.READY
+        if len(pending.parts) == len(live.subtasks):
+            pending.phase = CheckpointPhase.READY
         return self._requests.snapshot_taken(event)
 
     def _snapshot_declined(self, event: SnapshotDeclined, now_ms: float) -> list[CoordinatorEffect]:
-        run = self._run_of(event)
-        pending = None if run is None else run.pending.get(event.checkpoint)
-        if run is None or pending is None or pending.stage is not Stage.COLLECTING:
+        live = self._live_of(event)
+        pending = None if live is None else live.pending.get(event.checkpoint)
+        if live is None or pending is None or pending.phase is not CheckpointPhase.COLLECTING:
             return []
         detail = f"subtask {event.subtask}: {event.reason}"
         reason = AbortReason.DECLINED
-        return self._abort(run, event.checkpoint, now_ms=now_ms, reason=reason, detail=detail, code=event.code)
+        return self._abort(live, event.checkpoint, now_ms=now_ms, reason=reason, detail=detail, code=event.code)
 
-    def _time_out(self, run: Run, now_ms: float) -> list[CoordinatorEffect]:
+    def _time_out(self, live: LiveAttempts, now_ms: float) -> list[CoordinatorEffect]:
         effects: list[CoordinatorEffect] = []
-        for pending in list(run.pending.values()):
-            if pending.stage is Stage.COLLECTING and now_ms >= pending.deadline_ms:
-                missing = sorted(run.subtasks - set(pending.parts))
-                detail = f"{len(missing)} of {len(run.subtasks)} subtasks did not answer, the first is {missing[0]}"
+        for pending in list(live.pending.values()):
+            if pending.phase is CheckpointPhase.COLLECTING and now_ms >= pending.deadline_ms:
+                missing = sorted(live.subtasks - set(pending.parts))
+                detail = f"{len(missing)} of {len(live.subtasks)} subtasks did not answer, the first is {missing[0]}"
                 effects += self._abort(
-                    run, pending.checkpoint, now_ms=now_ms, reason=AbortReason.TIMED_OUT, detail=detail
+                    live, pending.checkpoint, now_ms=now_ms, reason=AbortReason.TIMED_OUT, detail=detail
                 )
         return effects
 
     def _abort(
         self,
-        run: Run,
+        live: LiveAttempts,
         checkpoint: CheckpointId,
         *,
         now_ms: float,
@@ -355,17 +355,17 @@ class Coordinator:
         code: str = "",
     ) -> list[CoordinatorEffect]:
         text = f"{reason.value}{': ' if detail else ''}{detail}"
-        del run.pending[checkpoint]
-        run.pause_until_ms = now_ms + self._settings.min_pause_ms
-        self._looked(run, EmptyLoops(), now_ms)
+        del live.pending[checkpoint]
+        live.pause_until_ms = now_ms + self._settings.min_pause_ms
+        self._looked(live, EmptyLoops(), now_ms)
         self._history.aborted(checkpoint, now_ms, reason=reason, detail=detail)
-        if run.final == checkpoint:
-            run.final = None
+        if live.final == checkpoint:
+            live.final = None
         if reason not in (AbortReason.SUBSUMED, AbortReason.ATTEMPT_ENDED):
-            run.failures += 1
-            if run.failures > self._settings.tolerable_failures:
-                run.failure = run.failure or FailAttempt(
-                    f"{run.failures} checkpoints in a row failed, {self._settings.tolerable_failures} are tolerated; "
+            live.failures += 1
+            if live.failures > self._settings.tolerable_failures:
+                live.failure = live.failure or FailAttempt(
+                    f"{live.failures} checkpoints in a row failed, {self._settings.tolerable_failures} are tolerated; "
                     f"the last, {checkpoint}, {text}",
                     code,
                 )
@@ -374,14 +374,14 @@ class Coordinator:
 
     # --- Manifests ------------------------------------------------------------------------------------
 
-    def _publish_next(self, run: Run) -> list[CoordinatorEffect]:
+    def _publish_next(self, live: LiveAttempts) -> list[CoordinatorEffect]:
         """The oldest that is ready, unless one is being published: its outcome decides about those before it."""
-        if any(pending.stage is Stage.PUBLISHING for pending in run.pending.values()):
+        if live.is_publishing:
             return []
-        ready = next((pending for pending in run.pending.values() if pending.stage is Stage.READY), None)
+        ready = next((pending for pending in live.pending.values() if pending.phase is CheckpointPhase.READY), None)
         if ready is None:
             return []
-        ready.stage = Stage.PUBLISHING
+        ready.phase = CheckpointPhase.PUBLISHING
         return [PublishManifest(ready.checkpoint, dict(ready.parts))]
 
     def _manifest_published(self, event: ManifestPublished, now_ms: float) -> list[CoordinatorEffect]:
@@ -390,30 +390,30 @@ class Coordinator:
             # It exists, but the tasks that would commit it are gone: the next attempt restores it and commits.
             self._unresolved.remove(checkpoint)
             self._history.completed(checkpoint, now_ms)
-        run = self._publishing(checkpoint)
-        if run is None:
+        live = self._publishing(checkpoint)
+        if live is None:
             return []
-        done = run.pending.pop(checkpoint)
-        empty = empty_loops(run.rounds.open_loops(run.finished), done.said, done.finished)
-        self._looked(run, empty, now_ms)
-        run.pause_until_ms = now_ms + self._settings.min_pause_ms
-        run.failures = 0
-        run.final_published = run.final_published or run.final == checkpoint
-        run.completed.append(checkpoint)
+        done = live.pending.pop(checkpoint)
+        empty = empty_loops(live.rounds.open_loops(live.finished), done.said, done.finished)
+        self._looked(live, empty, now_ms)
+        live.pause_until_ms = now_ms + self._settings.min_pause_ms
+        live.failures = 0
+        live.final_published = live.final_published or live.final == checkpoint
+        live.completed.append(checkpoint)
         self._history.completed(checkpoint, now_ms)
         self._requests.completed(checkpoint)
         effects: list[CoordinatorEffect] = [SendCompleted(checkpoint, empty.time_over, empty.ended)]
-        for older in [pending for pending in run.pending if pending < checkpoint]:
-            effects += self._abort(run, older, now_ms=now_ms, reason=AbortReason.SUBSUMED)
-        return [*effects, RetireCheckpoints(self._retain(run))]
+        for older in [pending for pending in live.pending if pending < checkpoint]:
+            effects += self._abort(live, older, now_ms=now_ms, reason=AbortReason.SUBSUMED)
+        return [*effects, RetireCheckpoints(self._retain(live))]
 
-    def _retain(self, run: Run) -> CheckpointId:
+    def _retain(self, live: LiveAttempts) -> CheckpointId:
         """The oldest checkpoint to keep: of as many as the user wants, and not above what one under way builds on."""
-        wanted = run.completed[-self._settings.retain :][0]
-        for pending in run.pending.values():
+        wanted = live.completed[-self._settings.retain :][0]
+        for pending in live.pending.values():
             # One that began when none was complete may build on any: whichever its subtasks have heard of.
-            wanted = min(wanted, run.completed[0] if pending.base is None else pending.base)
-        run.completed = [checkpoint for checkpoint in run.completed if checkpoint >= wanted]
+            wanted = min(wanted, live.completed[0] if pending.base is None else pending.base)
+        live.completed = [checkpoint for checkpoint in live.completed if checkpoint >= wanted]
         return wanted
 
     def _manifest_refused(self, event: ManifestRefused, now_ms: float) -> list[CoordinatorEffect]:
@@ -421,10 +421,10 @@ class Coordinator:
         if event.checkpoint in self._unresolved:
             self._unresolved.remove(event.checkpoint)
             self._history.aborted(event.checkpoint, now_ms, reason=reason, detail=event.reason)
-        run = self._publishing(event.checkpoint)
-        if run is None:
+        live = self._publishing(event.checkpoint)
+        if live is None:
             return []
-        return self._abort(run, event.checkpoint, now_ms=now_ms, reason=reason, detail=event.reason, code=event.code)
+        return self._abort(live, event.checkpoint, now_ms=now_ms, reason=reason, detail=event.reason, code=event.code)
 
     def _savepoint_published(self, event: SavepointPublished, now_ms: float) -> list[CoordinatorEffect]:
         return self._requests.published(event.checkpoint)
@@ -432,14 +432,14 @@ class Coordinator:
     def _savepoint_refused(self, event: SavepointRefused, now_ms: float) -> list[CoordinatorEffect]:
         return self._requests.refused(event.checkpoint, event.reason)
 
-    def _publishing(self, checkpoint: CheckpointId) -> Run | None:
-        """The run that publishes this checkpoint; None when it is not ours any more."""
-        pending = None if self._run is None else self._run.pending.get(checkpoint)
+    def _publishing(self, checkpoint: CheckpointId) -> LiveAttempts | None:
+        """The attempts that wait for this checkpoint's manifest; None when it is not ours any more."""
+        pending = None if self._live is None else self._live.pending.get(checkpoint)
         if pending is None:
             return None
-        if pending.stage is not Stage.PUBLISHING:
-            raise self._violation(f"checkpoint {checkpoint} was published while it {pending.stage.value}")
-        return self._run
+        if pending.phase is not CheckpointPhase.PUBLISHING:
+            raise self._violation(f"checkpoint {checkpoint} was published while it {pending.phase.value}")
+        return self._live
 
     # --- Small things ---------------------------------------------------------------------------------
 
@@ -448,13 +448,15 @@ class Coordinator:
             raise self._violation(f"{phase.name} does not follow")
         self._phase = phase
 
-    def _looked(self, run: Run, found: EmptyLoops, now_ms: float) -> None:
-        run.rounds.looked(now_ms, found=found, finished=run.finished, pause_max_ms=self._settings.loop_pause_max_ms)
+    def _looked(self, live: LiveAttempts, found: EmptyLoops, now_ms: float) -> None:
+        live.rounds.looked(now_ms, found=found, finished=live.finished, pause_max_ms=self._settings.loop_pause_max_ms)
 
-    def _run_of(self, event: SnapshotTaken | SnapshotDeclined | EpochsCommitted | SubtaskFinished) -> Run | None:
-        """The run that the event belongs to; None: it is of another attempt, or of no subtask that there is."""
-        run = self._run
-        return run if run is not None and run.attempts.get(event.subtask) == event.attempt else None
+    def _live_of(
+        self, event: SnapshotTaken | SnapshotDeclined | EpochsCommitted | SubtaskFinished
+    ) -> LiveAttempts | None:
+        """Those that the event belongs to; None: it is of another attempt, or of no subtask that there is."""
+        live = self._live
+        return live if live is not None and live.attempts.get(event.subtask) == event.attempt else None
 
     def _violation(self, found: str) -> ProtocolViolation:
         events = "\n  ".join(repr(event)[:200] for event in self._recent)

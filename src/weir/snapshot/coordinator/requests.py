@@ -45,7 +45,7 @@ DRAINED_WITHOUT = (
 """What becomes of a drain whose savepoint cannot be written."""
 
 
-class _Stage(Enum):
+class _RequestPhase(Enum):
     TAKING = "its checkpoint is under way"
     COMMITTING = "its checkpoint is complete; sinks commit"
     PUBLISHING = "the savepoint's manifest is being written"
@@ -56,7 +56,7 @@ class _UnderWay:
     request: CheckpointRequested
     checkpoint: CheckpointId
     is_final: bool
-    stage: _Stage = _Stage.TAKING
+    phase: _RequestPhase = _RequestPhase.TAKING
     exported: dict[SubtaskId, tuple[OperatorPart, ...]] = field(default_factory=dict)
 
     @property
@@ -87,7 +87,7 @@ class Requests:
     def holds_triggers(self) -> bool:
         """Law 1; and behind paused sources there is nothing to take another checkpoint of."""
         under_way = self._under_way
-        return self._left or (under_way is not None and (under_way.stage is _Stage.TAKING or under_way.leaves))
+        return self._left or (under_way is not None and (under_way.phase is _RequestPhase.TAKING or under_way.leaves))
 
     @property
     def is_settled(self) -> bool:
@@ -159,16 +159,16 @@ class Requests:
 
     def completed(self, checkpoint: CheckpointId) -> None:
         if (under_way := self._of(checkpoint)) is not None:
-            under_way.stage = _Stage.COMMITTING
+            under_way.phase = _RequestPhase.COMMITTING
 
     def committed(self, lowest: float) -> list[CoordinatorEffect]:
         """Every sink has committed up to `lowest`."""
         under_way = self._under_way
-        if under_way is None or under_way.stage is not _Stage.COMMITTING or lowest < under_way.checkpoint:
+        if under_way is None or under_way.phase is not _RequestPhase.COMMITTING or lowest < under_way.checkpoint:
             return []
         if under_way.request.savepoint is None:
             return self._answered(under_way)
-        under_way.stage = _Stage.PUBLISHING
+        under_way.phase = _RequestPhase.PUBLISHING
         return [PublishSavepoint(under_way.checkpoint, under_way.request, dict(under_way.exported))]
 
     def published(self, checkpoint: CheckpointId) -> list[CoordinatorEffect]:

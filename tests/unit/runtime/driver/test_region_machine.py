@@ -48,7 +48,7 @@ HAPPENS: dict[type[Any], list[machine.RegionEvent]] = {
     machine.IsLeft: [machine.IsLeft(AGAIN, True), machine.IsLeft(Finished(), True), machine.IsLeft(Cancelled(), False)],
     machine.StageOver: [machine.StageOver()],
     machine.BeginsAgain: [machine.BeginsAgain(9.0)],
-    machine.TimePassed: [machine.TimePassed()],
+    machine.ClockMoved: [machine.ClockMoved()],
 }
 
 
@@ -95,11 +95,11 @@ def test_an_attempt_from_its_claim_to_its_end() -> None:
         (machine.Told(SAID), 3.5),
         (machine.Runs(TWO), 4.0),
         (machine.Told(SAID), 5.0),
-        (machine.TimePassed(), 54.5),
+        (machine.ClockMoved(), 54.5),
         (machine.IsLeft(AGAIN, True), 60.0),
-        (machine.TimePassed(), 80.0),
-        (machine.TimePassed(), 99.0),
-        (machine.TimePassed(), 100.0),
+        (machine.ClockMoved(), 80.0),
+        (machine.ClockMoved(), 99.0),
+        (machine.ClockMoved(), 100.0),
     ]:
         phase, effects = step(phase, event, SETTINGS, now_ms)
         done += effects

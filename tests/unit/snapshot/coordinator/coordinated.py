@@ -6,7 +6,7 @@ from typing import Any
 
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
 from weir.snapshot.coordinator.machine import Coordinator
-from weir.snapshot.coordinator.run import CoordinatorSettings
+from weir.snapshot.coordinator.under_way import CoordinatorSettings
 from weir.snapshot.messages import (
     AbortReason,
     AttemptEnded,

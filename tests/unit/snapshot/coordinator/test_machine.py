@@ -26,7 +26,7 @@ from weir.config import Checkpoints
 from weir.errors import ProtocolViolation
 from weir.ids import AttemptId, CheckpointId, SubtaskId, VertexId
 from weir.snapshot.coordinator.phases import CoordinatorPhase
-from weir.snapshot.coordinator.run import CoordinatorSettings
+from weir.snapshot.coordinator.under_way import CoordinatorSettings
 from weir.snapshot.messages import (
     AbortReason,
     AttemptStarted,

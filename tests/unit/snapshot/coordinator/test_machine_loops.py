@@ -7,7 +7,7 @@ from typing import Any
 from weir.ids import AttemptId, CheckpointId, SubtaskId, VertexId
 from weir.snapshot.coordinator.loops import ROUND_PAUSE_MIN_MS
 from weir.snapshot.coordinator.machine import Coordinator
-from weir.snapshot.coordinator.run import CoordinatorSettings
+from weir.snapshot.coordinator.under_way import CoordinatorSettings
 from weir.snapshot.messages import (
     AttemptEnded,
     AttemptStarted,

@@ -9,7 +9,7 @@ import random
 
 from tests.unit.snapshot.coordinator.coordinated import SINK, SOURCE, Job
 from weir.ids import AttemptId, CheckpointId, SubtaskId
-from weir.snapshot.coordinator.run import CoordinatorSettings
+from weir.snapshot.coordinator.under_way import CoordinatorSettings
 from weir.snapshot.messages import (
     CheckpointRequested,
     CoordinatorEffect,

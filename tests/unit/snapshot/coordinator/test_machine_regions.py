@@ -8,7 +8,7 @@ from tests.unit.snapshot.coordinator.coordinated import PARTS
 from weir.errors import ProtocolViolation
 from weir.ids import AttemptId, CheckpointId, SubtaskId, VertexId
 from weir.snapshot.coordinator.machine import Coordinator, CoordinatorPhase
-from weir.snapshot.coordinator.run import CoordinatorSettings
+from weir.snapshot.coordinator.under_way import CoordinatorSettings
 from weir.snapshot.messages import (
     AbortReason,
     AttemptEnded,

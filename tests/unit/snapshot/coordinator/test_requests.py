@@ -7,7 +7,7 @@ import pytest
 from tests.unit.snapshot.coordinator.coordinated import SETTINGS, SINK, SOURCE, Job, completed, kinds, publish, trigger
 from weir.ids import AttemptId, CheckpointId, Uid
 from weir.snapshot.coordinator.requests import DRAINED_WITHOUT, REQUESTS_WAITING_MAX
-from weir.snapshot.coordinator.run import CoordinatorSettings
+from weir.snapshot.coordinator.under_way import CoordinatorSettings
 from weir.snapshot.messages import (
     CheckpointRequested,
     CoordinatorEffect,

@@ -44,7 +44,7 @@ class CoordinatorSettings:
         )
 
 
-class Stage(Enum):
+class CheckpointPhase(Enum):
     """How far one checkpoint has come."""
 
     COLLECTING = "waits for acknowledgements"
@@ -53,7 +53,7 @@ class Stage(Enum):
 
 
 @dataclass
-class Pending:
+class CheckpointUnderWay:
     """One checkpoint that is under way."""
 
     checkpoint: CheckpointId
@@ -64,11 +64,11 @@ class Pending:
     said: list[SnapshotTaken] = field(default_factory=list)
     finished: frozenset[SubtaskId] = frozenset()
     """Those that had when this one began."""
-    stage: Stage = Stage.COLLECTING
+    phase: CheckpointPhase = CheckpointPhase.COLLECTING
 
 
 @dataclass
-class Run:
+class LiveAttempts:
     """Everything that ends when no attempt runs any more."""
 
     subtasks: frozenset[SubtaskId]
@@ -80,7 +80,7 @@ class Run:
     attempts: dict[SubtaskId, AttemptId] = field(default_factory=dict)
     """Of the subtasks that run now."""
     committers: frozenset[SubtaskId] = frozenset()
-    pending: dict[CheckpointId, Pending] = field(default_factory=dict)
+    pending: dict[CheckpointId, CheckpointUnderWay] = field(default_factory=dict)
     """By id, oldest first."""
     finished: set[SubtaskId] = field(default_factory=set)
     committed: dict[SubtaskId, CheckpointId] = field(default_factory=dict)
@@ -92,6 +92,11 @@ class Run:
     """When loops want checkpoints."""
     failure: FailAttempt | None = None
     """Why the attempt must fail; told once, after everything else."""
+
+    @property
+    def is_publishing(self) -> bool:
+        """A manifest is being written: one at a time."""
+        return any(checkpoint.phase is CheckpointPhase.PUBLISHING for checkpoint in self.pending.values())
 
     @property
     def is_whole(self) -> bool:
