@@ -267,9 +267,10 @@ def test_a_stop_that_is_cancelled_before_its_last_look_does_not_wait_for_it() ->
 
 def test_a_stop_that_failed_behind_its_savepoint_names_it() -> None:
     asks = Asks("job")
-    ask = Ask("the stop", lambda: None, ends_job=True)
-    asks.add("stop", ask, is_running=True)
-    asks.answered(SavepointCompleted(AttemptId(1), "stop", CheckpointId(1), "somewhere/sp-1"))
+    told: list[str] = []
+    ask = Ask("the stop", told.append, ends_job=True)
+    asks.add(ask, is_running=True)
+    asks.hear(SavepointCompleted(AttemptId(1), told[0], CheckpointId(1), "somewhere/sp-1"))
     asks.job_ended(Failed("why"))
     with pytest.raises(JobError, match="its savepoint is complete: somewhere/sp-1"):
         ask.future.result(0)
