@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 import pyarrow as pa
@@ -20,6 +20,7 @@ from weir.ids import CheckpointId, Uid
 from weir.runtime.storage import layout
 from weir.runtime.storage.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest, checksum, decode
+from weir.snapshot.parts import Position
 from weir.state.frozen import RestoredPart, RestoredParts
 
 if TYPE_CHECKING:
@@ -187,13 +188,13 @@ def check_state(world: World, manifest: Manifest, files: CheckpointFiles, read: 
     """The state in a checkpoint is what a single thread would have computed from the rows that were read before it."""
     for uid, wanted in {**world.job.states(read), **world.job.loop_states(manifest, files)}.items():
         tables: dict[str, list[pa.Table]] = {}
-        for part in manifest.operators[uid].parts:
+        for part in manifest.operators[Uid(uid)].parts:
             for name, state in part.states.items():
                 held = RestoredParts([RestoredPart(state, range(1 << 15), files)], range(1 << 15))
                 tables.setdefault(name, []).extend(held.tables())
         found: dict[int, tuple[int, ...]] = {}
-        for state in sorted(tables):
-            for row in pa.concat_tables(tables[state]).to_pylist():
+        for table in sorted(tables):
+            for row in pa.concat_tables(tables[table]).to_pylist():
                 values = list(row.values())
                 found[row["key"]] = (*found.get(row["key"], ()), *values[2:])
         if found != wanted:
@@ -206,7 +207,7 @@ def check_paused(world: World, manifest: Manifest) -> None:
         if not isinstance(source, SimSource):
             continue
         parts = manifest.operators[Uid(uid)].parts
-        saved = {int(split): n for part in parts for split, n in part.inline.value.items()}
+        saved = {int(split): n for part in parts for split, n in cast(Position, part.inline).value.items()}
         newest = world.store().lineage, manifest.attempt
         reached = {split: n for (*attempt, split), n in source.reached.items() if tuple(attempt) == newest}
         if ahead := {split: n for split, n in reached.items() if n != saved[split]}:

@@ -8,10 +8,14 @@ from dataclasses import replace
 from tests.sim.externals import SCHEMA, External, Row, SimSink, SimSource, make_rows, to_batch
 from tests.sim.timed import OTHER, TIMES, draw_timed
 from tests.sim.workload import ENDS, FIRST_PLACE, SCHEME, STEPS, Job
-from weir.config import Checkpoints, Settings
+from weir.config import Checkpoints, Mode, Settings
 from weir.connectors import Collection, FileSink, Generator
 from weir.operators.sink import Sink
 from weir.operators.source import Source
+
+LOOP_MEMORY: tuple[int | str, ...] = (0, 200, "64MB")
+_EXACTLY_ONCE: Mode = "exactly_once"
+MODES: tuple[Mode, ...] = (*[_EXACTLY_ONCE] * 10, "at_least_once", "at_least_once", "none")
 
 BUSY_PACE = 0.4
 """How fast jobs read that are to take many checkpoints."""
@@ -105,7 +109,7 @@ def with_loop(job: Job, rng: random.Random, external: External) -> Job:
     sources = [_draw_source(rng, 50 + i, tiny=rng.random() < 0.1) for i in range(rng.randint(1, 2))]
     steps = [make(rng) for probability, make in STEPS[:3] if rng.random() < probability]
     ends = [("loop", _draw_sink(rng, "loop-loop", external))]
-    settings = replace(job.settings, loop_memory_max=rng.choice([0, 200, "64MB"]))
+    settings = replace(job.settings, loop_memory_max=rng.choice(LOOP_MEMORY))
     other = Job(steps, sources, ends, job.checkpoints, settings, prefix="loop-", beside=job.beside)
     return replace(job, beside=other, settings=settings)
 
@@ -149,5 +153,5 @@ def draw_checkpoints(rng: random.Random) -> Checkpoints:
         max_concurrent=rng.choice([1, 1, 2, 4]),
         tolerable_failures=tolerable_failures,
         retain=rng.choice([1, 2, 3]),
-        mode=rng.choice(["exactly_once"] * 10 + ["at_least_once", "at_least_once", "none"]),
+        mode=rng.choice(MODES),
     )

@@ -100,7 +100,7 @@ class SimDriver(Process):
         lineage = current if config.resume and current is not None else world.new_lineage(self.number)
         store = self._store = CheckpointStore(world.job_storage, "sim", lineage=lineage, is_found=lineage == current)
         store.finish = self._finish  # type: ignore[method-assign]
-        store._copied = self._copied  # type: ignore[method-assign]
+        store._copied = self._copied  # type: ignore[method-assign,assignment]
         store.check_free(config.resume)
         SinkDesk(config, lineage, store.check_newest, lives=store.lives).validate(self._plan)
         store.adopt(self.name, config.resume)

@@ -27,7 +27,7 @@ def make_rows(first: int, count: int) -> list[Row]:
 
 
 def to_batch(rows: Sequence[tuple[int, ...]], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
-    columns = list(zip(*rows, strict=True)) if rows else [[] for _ in schema]
+    columns: list[Sequence[int]] = list(zip(*rows, strict=True)) if rows else [[] for _ in schema]
     return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
 
 

@@ -10,7 +10,7 @@ start from the beginning, where everything was deleted, is not disturbed by what
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tests.sim.compaction import compact, parts_of
@@ -340,6 +340,7 @@ class Hands:
 
 def draw_acts(rng: random.Random) -> list[tuple[int, Callable[[Hands], bool]]]:
     """When, in steps, and what. Most runs see none but a compaction or two."""
+    kinds: Sequence[Callable[[Hands], bool]]
     kinds = rng.choice([[], [], [Hands.compact] * 4, [Hands.compact], ACTS, ACTS])
     count = rng.randint(1, 3) if kinds else 0
     drawn = [(50 + int(rng.random() ** 2 * ACT_STEPS), rng.choice(kinds)) for _ in range(count)]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from tests.sim.externals import SimReader
 from tests.sim.patching import all_of, patched, patched_here
+from weir.runtime.driver.checkpoint_desk import CheckpointDesk
 from weir.runtime.driver.claims import ClaimDesk
 from weir.runtime.driver.loop import Driver
 from weir.runtime.storage.checkpoints import CheckpointStore
@@ -38,23 +39,23 @@ def savepoint_names_the_files_of_its_checkpoint() -> AbstractContextManager[None
 
 def savepoint_names_pending_epochs() -> AbstractContextManager[None]:
     """The savepoint holds all that the checkpoint holds, also what was to be committed then."""
-    original = Driver._perform
+    original = CheckpointDesk._perform
 
-    def perform(self: Driver, effect: Any) -> None:
+    def perform(self: CheckpointDesk, effect: Any) -> None:
         if isinstance(effect, PublishSavepoint):
             held = self._store.read(effect.checkpoint).operators
             pending = {uid: {part.index: part.inline for part in operator.parts} for uid, operator in held.items()}
-            of_vertex = {vertex.id: vertex.operators[-1].uid for vertex in self._plan.vertices}
+            of_vertex = {vertex.id: vertex.operators[-1].uid for vertex in self._attempts.plan.vertices}
             parts = {
                 subtask: (*parts, OperatorPart(uid, pending[uid][subtask.index]))
-                if subtask in self._plan.committers and (uid := of_vertex[subtask.vertex])
+                if subtask in self._attempts.plan.committers and (uid := of_vertex[subtask.vertex])
                 else parts
                 for subtask, parts in effect.parts.items()
             }
             effect = replace(effect, parts=parts)
         original(self, effect)
 
-    return patched(Driver, "_perform", perform)
+    return patched(CheckpointDesk, "_perform", perform)
 
 
 def sources_go_on_behind_a_stop() -> AbstractContextManager[None]:
@@ -114,17 +115,18 @@ def every_attempt_starts_from_the_savepoint() -> AbstractContextManager[None]:
 
 def rescaled_before_the_checkpoint_is_complete() -> AbstractContextManager[None]:
     """The new parallelism takes over what the old attempt has in flight: its sinks commit what was not complete."""
-    original = Driver._perform
+    original = CheckpointDesk._perform
 
-    def perform(self: Driver, effect: Any) -> None:
-        rescaling = self._rescaling
+    def perform(self: CheckpointDesk, effect: Any) -> None:
+        driver = cast(Driver, self._attempts)
+        rescaling = driver._rescaling
         if rescaling is None or rescaling.previous is not None or not isinstance(effect, PublishManifest):
             original(self, effect)
         else:
-            self._tell(lambda attempt: CheckpointCompleted(attempt, effect.checkpoint))
-            self._leave_for(CheckpointRequested(None, Then.STOP, rescaling.name))
+            driver.tell(lambda attempt: CheckpointCompleted(attempt, effect.checkpoint))
+            driver.leave_for(CheckpointRequested(None, Then.STOP, rescaling.name))
 
-    return patched(Driver, "_perform", perform)
+    return patched(CheckpointDesk, "_perform", perform)
 
 
 def resume_forgets_the_savepoint() -> AbstractContextManager[None]:

@@ -7,6 +7,7 @@ What a seed draws besides is the kind: with a disk's rename, or with an object s
 
 from __future__ import annotations
 
+import builtins
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -211,7 +212,7 @@ class SimDirectory:
             store.call("create", link, _nothing)
             store.call("delete", lambda: store.remove([old]), _nothing)
 
-    def _below(self, root: str) -> list[str]:
+    def _below(self, root: str) -> builtins.list[str]:
         length = len(root)
         return sorted({name[length:].split("/", 1)[0] for name in self.files if name.startswith(root)})
 

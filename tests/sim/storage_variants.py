@@ -181,7 +181,7 @@ def no_room_is_believed() -> AbstractContextManager[None]:
         try:
             original(self, manifest)
         finally:
-            del self._storage.create  # type: ignore[attr-defined]
+            del self._storage.create
 
     return patched(CheckpointStore, "publish", publish)
 

@@ -204,7 +204,7 @@ def results_that_wait_are_lost() -> AbstractContextManager[None]:
     """Rows whose calls have come back, and that wait for their turn, are not in the snapshot."""
 
     def freeze(self: _MapAsync) -> Frozen:
-        flights = [flight for segment in self._segments for flight in segment.flights if not flight.is_done]
+        flights = [flight for stretch in self._stretches for flight in stretch.flights if not flight.is_done]
         return Frozen(states={IN_FLIGHT: _FrozenRows(self._schema, list(_batches(flights)))})
 
     return patched(_MapAsync, "freeze", freeze)

@@ -24,6 +24,7 @@ from weir.connectors.files.sink import FileSinkWriter
 from weir.errors import StorageFull, StorageUnavailable
 from weir.ids import CheckpointId
 from weir.runtime.driver import phases
+from weir.runtime.driver.checkpoint_desk import CheckpointDesk
 from weir.runtime.driver.claims import ClaimDesk
 from weir.runtime.driver.loop import Driver
 from weir.runtime.storage import layout
@@ -61,14 +62,14 @@ def no_alignment() -> AbstractContextManager[None]:
 
 def commit_before_publication() -> AbstractContextManager[None]:
     """Sinks are told to commit when all have acknowledged, before the manifest is there."""
-    original = Driver._perform
+    original = CheckpointDesk._perform
 
-    def perform(self: Driver, effect: Any) -> None:
+    def perform(self: CheckpointDesk, effect: Any) -> None:
         if isinstance(effect, PublishManifest):
-            self._tell(lambda attempt: CheckpointCompleted(attempt, effect.checkpoint))
+            self._attempts.tell(lambda attempt: CheckpointCompleted(attempt, effect.checkpoint))
         original(self, effect)
 
-    return patched(Driver, "_perform", perform)
+    return patched(CheckpointDesk, "_perform", perform)
 
 
 def old_attempt_is_heard() -> AbstractContextManager[None]:
@@ -234,14 +235,14 @@ def manifest_replaced() -> AbstractContextManager[None]:
 
 def unknown_outcome_is_a_failure() -> AbstractContextManager[None]:
     """A manifest whose write was not answered is taken for one that does not exist."""
-    original = Driver._published
+    original = CheckpointDesk._published
 
-    def published(self: Driver, manifest: Any, result: Any) -> None:
+    def published(self: CheckpointDesk, manifest: Any, result: Any) -> None:
         if isinstance(result, StorageUnavailable):
             result = StorageFull(str(result))
         original(self, manifest, result)
 
-    return patched(Driver, "_published", published)
+    return patched(CheckpointDesk, "_published", published)
 
 
 def state_files_without_attempt() -> AbstractContextManager[None]:

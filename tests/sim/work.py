@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from greenlet import getcurrent, greenlet
 
@@ -51,10 +51,10 @@ class Call:
         is_good, value = self._outcome or (False, None)
         if is_good:
             return value
-        raise value
+        raise cast(Exception, value)
 
 
-class Work(greenlet):
+class Work(greenlet):  # type: ignore[misc]
     """One thread of a process, from storage call to storage call."""
 
     def __init__(

@@ -379,5 +379,5 @@ def totals_of(rows: Sequence[Row]) -> dict[int, tuple[int, int]]:
 
 def _sink_like(sink: Sink, external: External, place: str) -> Sink:
     if isinstance(sink, FileSink):
-        return FileSink(f"{SCHEME}://{place}", sink.format, roll_rows=sink.roll_rows)
+        return FileSink(f"{SCHEME}://{place}", sink.format, roll_rows=sink.roll_rows)  # type: ignore[arg-type]
     return SimSink(external)

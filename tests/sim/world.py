@@ -68,23 +68,24 @@ class World:
         after: World | None = None,
         savepoint: str | None = None,
     ) -> None:
-        self.rng = after.rng if after else random.Random(seed)
-        self.region_rng = after.region_rng if after else random.Random(f"regions of {seed}")
-        self.calls_rng = after.calls_rng if after else random.Random(f"calls of {seed}")
-        self.pause_rng = after.pause_rng if after else random.Random(f"pauses of {seed}")
-        self.clock, self.savepoint = SimClock(), savepoint
+        self.rng: random.Random = after.rng if after else random.Random(seed)
+        self.region_rng: random.Random = after.region_rng if after else random.Random(f"regions of {seed}")
+        self.calls_rng: random.Random = after.calls_rng if after else random.Random(f"calls of {seed}")
+        self.pause_rng: random.Random = after.pause_rng if after else random.Random(f"pauses of {seed}")
+        self.clock = SimClock()
+        self.savepoint = savepoint
         self.trace: deque[str] = deque(maxlen=400)
-        self.digest = after.digest if after else 0
+        self.digest: int = after.digest if after else 0
         self._tracer, self.steps = trace, 0
         self.external = External(self.rng)
-        self.storage = after.storage if after else SimStorage(self.rng)
+        self.storage: SimStorage = after.storage if after else SimStorage(self.rng)
         self.hangs = faults.Hangs(self, random.Random(f"hangs of {seed}"))
         self.storage.hangs_until_ms = self.hangs.until_ms
         self.storage.is_full_behind = faults.NearlyFull(self, seed).is_behind
         if after is None:
             self.storage.pauses = self.rng.choice([0.3, 0.7, 1.0])
             self.storage.has_rename = self.rng.random() < 0.6
-        self.place = str(int(after.place) + 1) if after else FIRST_PLACE
+        self.place: str = str(int(after.place) + 1) if after else FIRST_PLACE
         self.job_storage = self.storage.below(f"{self.place}/sim")
         register_scheme(SCHEME, lambda uri: self.storage.below(uri.split("://")[1]))
         self.job: Job = (
@@ -93,8 +94,8 @@ class World:
             else drawn_job(self.rng, seed, self.external, region_rng=self.region_rng)
         )
         # Users draw from numbers of their own, so that a run without them is the same as it ever was.
-        self.users = Users(self, after.users.rng if after else random.Random(f"users of {seed}"))
-        self.hands = Hands(self, after.hands.rng if after else random.Random(f"hands of {seed}"))
+        self.users: Users = Users(self, after.users.rng if after else random.Random(f"users of {seed}"))
+        self.hands: Hands = Hands(self, after.hands.rng if after else random.Random(f"hands of {seed}"))
         self.watch = Watch(self)
         self.sinks: list[Sink] = self.job.sinks
         self.stages: dict[tuple[int, AttemptId], SimStage] = {}
