@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from weir.snapshot.parts import FileRef, StatePart
 from weir.state.frozen import FrozenState, RestoredPart, RestoredParts, RestoredState
+from weir.state.keys.splitting import KeySplitter
 
 
 class FrozenTable(FrozenState):
@@ -78,3 +79,10 @@ class Shelf:
     def tables(self, part: StatePart, key_groups: range = range(1 << 15), own: range | None = None) -> list[pa.Table]:
         """The tables of a part, as a subtask with the key groups `own` would restore them."""
         return list(RestoredParts([RestoredPart(part, key_groups, self)], own or key_groups).tables())
+
+
+def split_by_owner(
+    batch: pa.RecordBatch, keys: Sequence[str], parallelism: int, max_parallelism: int
+) -> list[tuple[int, pa.RecordBatch]]:
+    """The rows of one batch by the subtask that owns their key."""
+    return KeySplitter(keys, parallelism, max_parallelism).split(batch)

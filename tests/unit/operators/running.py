@@ -8,10 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.states import as_restored, table_of
+from tests.states import as_restored, split_by_owner, table_of
 from weir.ids import AttemptId, Uid
 from weir.operators.base import KEY_GROUP_COLUMN, Operator, OperatorContext, OperatorSpec, Restored
-from weir.state.keys.splitting import split_by_owner
 
 Tables = Mapping[str, Sequence[pa.Table]]
 

@@ -113,13 +113,6 @@ class _Remembered:
         return True
 
 
-def split_by_owner(
-    batch: pa.RecordBatch, keys: Sequence[str], parallelism: int, max_parallelism: int
-) -> list[tuple[int, pa.RecordBatch]]:
-    """The same for a single batch."""
-    return KeySplitter(keys, parallelism, max_parallelism).split(batch)
-
-
 def _group_rows(owners: npt.NDArray[Any], parallelism: int) -> tuple[Ints, Ints]:
     """The rows of owner 0, then those of owner 1 and so on, and how many each has."""
     if parallelism <= _SCANNED_OWNERS_MAX:

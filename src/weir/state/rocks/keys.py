@@ -29,10 +29,6 @@ from weir.state.values.conversion import to_list
 NULL_LENGTH = 0xFFFFFFFF
 """The length of a null among byte strings."""
 
-GROUP_BYTES = 2
-
-_EMPTY: Any = np.zeros(0, np.int64)
-
 
 class RocksKeys:
     """Translates between key columns of one schema and byte strings."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tests.seeds import seeds
-from tests.states import as_restored, table_of
+from tests.states import as_restored, split_by_owner, table_of
 from weir.errors import CheckpointError, DataError, ProtocolViolation, SchemaError
 from weir.ids import AttemptId, Uid
 from weir.operators.aggregates import named as of
@@ -24,7 +24,6 @@ from weir.operators.aggregates import running as module
 from weir.operators.aggregates.running import PartialAggregate, RunningAggregate
 from weir.operators.base import KEY_GROUP_COLUMN, OperatorContext, Restored
 from weir.state.keys.hashing import hash_keys, key_groups
-from weir.state.keys.splitting import split_by_owner
 
 GROUPS = 128
 SCHEMA = pa.schema(

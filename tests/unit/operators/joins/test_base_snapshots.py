@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.seeds import seeds
-from tests.states import Shelf
+from tests.states import Shelf, split_by_owner
 from tests.unit.operators.running import context
 from weir.errors import CheckpointError
 from weir.operators.base import Frozen, Operator, OperatorSpec, Restored, RestoredInline
@@ -26,7 +26,6 @@ from weir.operators.windows.event_time import AlignedWindows
 from weir.snapshot.parts import StatePart
 from weir.snapshot.watermarks import END_US
 from weir.state.frozen import RestoredPart, RestoredParts
-from weir.state.keys.splitting import split_by_owner
 
 SECOND_US = 1_000_000
 TIME = ("ts", pa.timestamp("us"))

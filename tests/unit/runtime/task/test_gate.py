@@ -6,13 +6,13 @@ import random
 
 import pytest
 
+from tests.states import split_by_owner
 from tests.unit.runtime.fakes import Pass, Pipes, operator, plan_of, rows
 from weir.errors import ProtocolViolation
 from weir.graph.plan import Broadcast, Exchange, Forward, HashByKey, Rebalance
 from weir.ids import ChannelId, CheckpointId, EdgeId, SubtaskId, VertexId
 from weir.runtime.task.gate import Gate
 from weir.snapshot.elements import Barrier, EndOfInput
-from weir.state.keys.splitting import split_by_owner
 
 BARRIER = Barrier(CheckpointId(1))
 

@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.states import split_by_owner
 from weir.errors import SchemaError
 from weir.operators.base import key_group_range
 from weir.state.keys.hashing import check_key_type, hash_keys, key_groups, owner_of
-from weir.state.keys.splitting import KeySplitter, split_by_owner
+from weir.state.keys.splitting import KeySplitter
 
 
 def hashes(values: list[Any], data_type: pa.DataType) -> list[int]:
