@@ -18,7 +18,11 @@ def script() -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["draw_time"] = module
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(path.parent))  # as where a script is run, for what lies beside it
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
     return module
 
 
