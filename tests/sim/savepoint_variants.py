@@ -17,8 +17,10 @@ from weir.runtime.storage.savepoints import SavepointDesk
 from weir.runtime.task.snapshots import Snapshot, Snapshotter
 from weir.runtime.task.source_subtask import SourceSubtask
 from weir.snapshot.checkpoints import Listing
+from weir.snapshot.coordinator.events import CheckpointRequested, Then
+from weir.snapshot.coordinator.orders import PublishManifest, PublishSavepoint
 from weir.snapshot.coordinator.requests import Requests
-from weir.snapshot.messages import CheckpointCompleted, CheckpointRequested, PublishManifest, PublishSavepoint, Then
+from weir.snapshot.messages import CheckpointCompleted
 from weir.snapshot.parts import OperatorPart
 
 

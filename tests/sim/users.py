@@ -20,8 +20,8 @@ from weir.ids import AttemptId
 from weir.runtime.driver.notices import Notice, RequestFailed, RescaleCompleted, SavepointCompleted
 from weir.runtime.storage import layout
 from weir.runtime.storage.state_files import CheckpointFiles
+from weir.snapshot.coordinator.events import CheckpointRequested, Then
 from weir.snapshot.manifest import Manifest, checksum, decode
-from weir.snapshot.messages import CheckpointRequested, Then
 from weir.snapshot.parts import PendingEpochs
 
 if TYPE_CHECKING:

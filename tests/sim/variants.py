@@ -38,18 +38,12 @@ from weir.runtime.task.subtask import Subtask
 from weir.runtime.task.worker import _Builder
 from weir.snapshot.alignment import AtLeastOnceAlignment
 from weir.snapshot.checkpoints import Listing
+from weir.snapshot.coordinator.events import AttemptStarted
 from weir.snapshot.coordinator.machine import Coordinator
+from weir.snapshot.coordinator.orders import FinishJob, PublishManifest
 from weir.snapshot.elements import Barrier
 from weir.snapshot.manifest import encode
-from weir.snapshot.messages import (
-    AttemptStarted,
-    CheckpointCompleted,
-    FinishJob,
-    PublishManifest,
-    SnapshotDeclined,
-    SnapshotTaken,
-    SubtaskFinished,
-)
+from weir.snapshot.messages import CheckpointCompleted, SnapshotDeclined, SnapshotTaken, SubtaskFinished
 from weir.snapshot.parts import PendingEpochs
 
 # --- Barriers and checkpoints -----------------------------------------------------------------------------

@@ -39,8 +39,10 @@ from weir.runtime.storage.stores.retry import Patience
 from weir.runtime.task.failures import for_driver, for_spark
 from weir.runtime.task.main import TaskSpec
 from weir.runtime.task.snapshots import Snapshot
+from weir.snapshot.coordinator.events import CheckpointRequested
+from weir.snapshot.coordinator.orders import SendTrigger
 from weir.snapshot.elements import Barrier
-from weir.snapshot.messages import CheckpointRequested, DeployTask, SendTrigger, TriggerCheckpoint
+from weir.snapshot.messages import DeployTask, TriggerCheckpoint
 
 CANARY = "cAnArY"
 URI = f"canary://AKIA{CANARY}:{CANARY}%2Fx@bucket/jobs?region=eu&secret_key={CANARY}&session_token={CANARY}"

@@ -18,7 +18,7 @@ from weir.ids import ChannelId, EdgeId, SubtaskId, TaskIndex, Uid, VertexId
 from weir.operators.base import OperatorSpec
 from weir.operators.sink import Sink
 from weir.operators.source import Source
-from weir.snapshot.messages import Loop
+from weir.snapshot.coordinator.events import Loop
 
 
 @dataclass(frozen=True)

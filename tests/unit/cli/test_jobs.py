@@ -20,7 +20,7 @@ from weir.runtime.job.failures import FailureRecord
 from weir.runtime.job.service import JobService
 from weir.runtime.net.lines import Lines, Secret
 from weir.snapshot.coordinator.history import CheckpointRecord, CheckpointState
-from weir.snapshot.messages import AbortReason
+from weir.snapshot.coordinator.orders import AbortReason
 
 
 class PretendedJob:

@@ -24,7 +24,7 @@ from weir.runtime.driver.notices import (
     WorkerDied,
 )
 from weir.snapshot.coordinator.history import CheckpointRecord, CheckpointState
-from weir.snapshot.messages import AbortReason
+from weir.snapshot.coordinator.orders import AbortReason
 
 
 class Clock:

@@ -26,6 +26,15 @@ from weir.runtime.ports import Background, Clock
 from weir.runtime.storage.checkpoints import CheckpointStore
 from weir.runtime.storage.savepoints import SavepointDesk
 from weir.snapshot import messages as m
+from weir.snapshot.coordinator import orders
+from weir.snapshot.coordinator.events import (
+    CheckpointRequested,
+    CoordinatorEvent,
+    ManifestPublished,
+    ManifestRefused,
+    SavepointPublished,
+    SavepointRefused,
+)
 from weir.snapshot.coordinator.machine import Coordinator
 from weir.snapshot.manifest import Manifest
 from weir.snapshot.restart import Restarts
@@ -52,10 +61,10 @@ class LaunchedAttempts(Protocol):
     def claim_next(self) -> None:
         """No manifest is being written: attempts may be claimed."""
 
-    def request_failed(self, request: m.CheckpointRequested) -> None:
+    def request_failed(self, request: CheckpointRequested) -> None:
         """Nothing comes of what a user asked for."""
 
-    def leave_for(self, request: m.CheckpointRequested) -> None:
+    def leave_for(self, request: CheckpointRequested) -> None:
         """Everything is committed that the user wanted to stop, or rescale, behind."""
 
     def finish(self) -> None:
@@ -95,7 +104,7 @@ class CheckpointDesk:
         self._retirements = RetirementDesk(ports.store, ports.background)
         self._savepoints = SavepointDesk(ports.background, settings)
 
-    def hear(self, event: m.CoordinatorEvent) -> None:
+    def hear(self, event: CoordinatorEvent) -> None:
         """Tell the coordinator, and do what it wants."""
         for effect in self._coordinator.handle(event, self._clock.now_ms()):
             self._perform(effect)
@@ -104,43 +113,43 @@ class CheckpointDesk:
         """No task runs any more: what was written to savepoints that failed goes."""
         self._savepoints.close(done)
 
-    def _perform(self, effect: m.CoordinatorEffect) -> None:
-        if isinstance(effect, m.SendTrigger):
+    def _perform(self, effect: orders.CoordinatorEffect) -> None:
+        if isinstance(effect, orders.SendTrigger):
             self._trigger(effect)
-        elif isinstance(effect, m.SendAbort):
+        elif isinstance(effect, orders.SendAbort):
             self._abort(effect)
-        elif isinstance(effect, m.PublishManifest):
+        elif isinstance(effect, orders.PublishManifest):
             manifest = self._claims.manifest(effect, self._attempts.plan, "checkpoint", self._clock.wall_ms())
             publish = partial(self._store.publish, manifest)
             self._background.run(publish, lambda result: self._published(manifest, result))
-        elif isinstance(effect, m.SendCompleted):
+        elif isinstance(effect, orders.SendCompleted):
             self._restarts.checkpointed()
             self._attempts.tell(
                 lambda attempt: m.CheckpointCompleted(attempt, effect.checkpoint, effect.time_over, effect.ended)
             )
             self._savepoints.sweep(effect.checkpoint)
             self._notify(notices.CheckpointSucceeded(self._attempts.attempt, effect.checkpoint))
-        elif isinstance(effect, m.RetireCheckpoints):
+        elif isinstance(effect, orders.RetireCheckpoints):
             self._retirements.retire(effect.oldest_kept)
-        elif isinstance(effect, m.SendDrain):
+        elif isinstance(effect, orders.SendDrain):
             self._attempts.tell(m.DrainSources)
-        elif isinstance(effect, m.SendResume):
+        elif isinstance(effect, orders.SendResume):
             self._attempts.tell(m.ResumeSources)
-        elif isinstance(effect, m.PublishSavepoint):
+        elif isinstance(effect, orders.PublishSavepoint):
             self._save(effect)
-        elif isinstance(effect, m.FailRequest):
+        elif isinstance(effect, orders.FailRequest):
             self._request_failed(effect)
-        elif isinstance(effect, m.LeaveAttempt):
+        elif isinstance(effect, orders.LeaveAttempt):
             self._attempts.leave_for(effect.request)
-        elif isinstance(effect, m.FailAttempt):
+        elif isinstance(effect, orders.FailAttempt):
             self._restarts.not_checkpointed(effect.code)
             self._attempts.fail(None, effect.reason, code=effect.code)
-        elif isinstance(effect, m.FinishJob):
+        elif isinstance(effect, orders.FinishJob):
             self._attempts.finish()
         else:
             raise ProtocolViolation(f"driver: unknown effect {effect!r}")
 
-    def _trigger(self, effect: m.SendTrigger) -> None:
+    def _trigger(self, effect: orders.SendTrigger) -> None:
         id, savepoint, pause, base = effect.checkpoint, effect.savepoint, effect.pause, effect.base
         if not self._claims.may_give_out(id):
             # Another driver may be given the same id: nothing is written under it.
@@ -150,7 +159,7 @@ class CheckpointDesk:
             return
         self._attempts.tell(lambda attempt: m.TriggerCheckpoint(attempt, id, savepoint, pause, base))
 
-    def _abort(self, effect: m.SendAbort) -> None:
+    def _abort(self, effect: orders.SendAbort) -> None:
         self._attempts.tell(lambda attempt: m.AbortCheckpoint(attempt, effect.checkpoint))
         attempts = [region.attempt for region in self._attempts.regions if region.attempt is not None]
         self._retirements.discard(effect.checkpoint, attempts)
@@ -160,9 +169,9 @@ class CheckpointDesk:
         if not self._is_current(manifest):
             return  # The next claim looks at what is there.
         if result is None:
-            self.hear(m.ManifestPublished(manifest.checkpoint))
+            self.hear(ManifestPublished(manifest.checkpoint))
         elif isinstance(result, StorageFull | FileExistsError):
-            self.hear(m.ManifestRefused(manifest.checkpoint, str(result), code_of(result)))
+            self.hear(ManifestRefused(manifest.checkpoint, str(result), code_of(result)))
         elif isinstance(result, OwnershipError):
             self._attempts.fail(None, str(result), fatal=True)
         else:
@@ -176,24 +185,24 @@ class CheckpointDesk:
 
     # --- Savepoints -----------------------------------------------------------------------------------------
 
-    def _save(self, effect: m.PublishSavepoint) -> None:
+    def _save(self, effect: orders.PublishSavepoint) -> None:
         manifest = self._claims.manifest(effect, self._attempts.plan, "savepoint", self._clock.wall_ms())
         place = str(effect.request.savepoint)
         self._savepoints.publish(place, manifest, lambda result: self._saved(effect.request, manifest, result))
 
-    def _saved(self, request: m.CheckpointRequested, manifest: Manifest, result: BaseException | None) -> None:
+    def _saved(self, request: CheckpointRequested, manifest: Manifest, result: BaseException | None) -> None:
         if not self._is_current(manifest) or not self._coordinator.awaits_savepoint(manifest.checkpoint):
             # Who asked was told that it failed, with the attempt.
             self._savepoints.discard(str(request.savepoint), self._coordinator.next_checkpoint)
         elif result is None:
             found = request.name, manifest.checkpoint, str(request.savepoint)
             self._notify(notices.SavepointCompleted(self._attempts.attempt, *found))
-            self.hear(m.SavepointPublished(manifest.checkpoint))
+            self.hear(SavepointPublished(manifest.checkpoint))
         else:
             reason = f"{request.savepoint}: {type(result).__name__}: {result}"
-            self.hear(m.SavepointRefused(manifest.checkpoint, reason))
+            self.hear(SavepointRefused(manifest.checkpoint, reason))
 
-    def _request_failed(self, effect: m.FailRequest) -> None:
+    def _request_failed(self, effect: orders.FailRequest) -> None:
         request = effect.request
         self._attempts.request_failed(request)
         if request.savepoint is not None:

@@ -18,8 +18,9 @@ from weir.runtime.ports import Background, Storage
 from weir.runtime.storage.checkpoints import IDS_LEASED, CheckpointStore, Claim
 from weir.runtime.storage.savepoints import origin_at
 from weir.runtime.storage.stores.retry import patience_of
+from weir.snapshot.coordinator.orders import PublishManifest, PublishSavepoint
 from weir.snapshot.manifest import Kind, Manifest, build
-from weir.snapshot.messages import FromTask, PublishManifest, PublishSavepoint, SnapshotTaken
+from weir.snapshot.messages import FromTask, SnapshotTaken
 
 
 class ClaimDesk:

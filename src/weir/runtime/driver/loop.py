@@ -36,6 +36,7 @@ from weir.runtime.driver.verdicts import Failed, Final, Finished, Stopped, Verdi
 from weir.runtime.ports import Background, Chance, Clock, Cluster
 from weir.runtime.storage.checkpoints import CheckpointStore, Claim
 from weir.snapshot import messages as m
+from weir.snapshot.coordinator.events import AttemptEnded, AttemptStarted, CheckpointRequested, Then, TimePassed
 from weir.snapshot.coordinator.machine import Coordinator
 from weir.snapshot.coordinator.under_way import CoordinatorSettings
 from weir.snapshot.parts import Json
@@ -141,7 +142,7 @@ class Driver:
             elif isinstance(region.phase, phases.Stopping) and region.is_away and not was_away:
                 self._left(region)
         if any(region.is_running for region in self._regions):
-            self._checkpoints.hear(m.TimePassed())
+            self._checkpoints.hear(TimePassed())
         self._alignment.tick()
         self._finish.tick()
         self.claim_next()
@@ -165,11 +166,11 @@ class Driver:
             self._leaving = verdicts.Cancelled()
         self._finish.give_up()
 
-    def request(self, request: m.CheckpointRequested | None = None) -> None:
+    def request(self, request: CheckpointRequested | None = None) -> None:
         """The user wants a checkpoint, a savepoint, a stop or a drain. A notice with its name, or the end, answers."""
         if not isinstance(self.phase, phases.Running):
             raise JobError(f"job {self._config.name!r} is {self.status}, so it cannot take a checkpoint now")
-        self._checkpoints.hear(request or m.CheckpointRequested())
+        self._checkpoints.hear(request or CheckpointRequested())
 
     def rescale(self, plan: Plan, name: str) -> None:
         """Go on with this plan behind a checkpoint. A notice with the name is the answer."""
@@ -177,7 +178,7 @@ class Driver:
             raise JobError(f"job {self._config.name!r} is already being rescaled")
         if isinstance(self.phase, phases.Running):
             self._rescaling = Rescaling(name, plan)
-        self.request(m.CheckpointRequested(None, m.Then.STOP, name))
+        self.request(CheckpointRequested(None, Then.STOP, name))
 
     # --- What can be asked ---------------------------------------------------------------------------
 
@@ -256,7 +257,7 @@ class Driver:
         origin, recovery_ms = self._claims.origin_of(claim), region.recovered(now_ms)
         self._notify(notices.AttemptRunning(*self._whose(region), restored, origin, recovery_ms))
         found = claim.next_checkpoint, claim.completed, self._plan.subtasks - plan.subtasks
-        self._checkpoints.hear(m.AttemptStarted(claim.attempt, plan.subtasks, plan.committers, *found, plan.loops))
+        self._checkpoints.hear(AttemptStarted(claim.attempt, plan.subtasks, plan.committers, *found, plan.loops))
         self._rescaled()
         self._alignment.runs()
         for message in deployed.early:
@@ -313,7 +314,7 @@ class Driver:
 
     def _leave(self, region: Region, verdict: Verdict, *, stage_runs: bool) -> None:
         if region.is_running and not isinstance(verdict, Finished) and region.attempt is not None:
-            self._checkpoints.hear(m.AttemptEnded(region.attempt))
+            self._checkpoints.hear(AttemptEnded(region.attempt))
         self._claims.given_out(self._coordinator.next_checkpoint)
         region.leave(verdict, stage_runs=stage_runs)
 
@@ -358,12 +359,12 @@ class Driver:
             if region.is_running:
                 region.tell(message)
 
-    def request_failed(self, request: m.CheckpointRequested) -> None:
+    def request_failed(self, request: CheckpointRequested) -> None:
         """Nothing comes of what a user asked for."""
         if self._rescaling is not None and self._rescaling.name == request.name:
             self._rescaling = None
 
-    def leave_for(self, request: m.CheckpointRequested) -> None:
+    def leave_for(self, request: CheckpointRequested) -> None:
         """Everything is committed that the user wanted to stop, or rescale, behind."""
         rescaling = self._rescaling
         if rescaling is None or rescaling.name != request.name:

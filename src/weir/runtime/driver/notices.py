@@ -12,7 +12,7 @@ from typing import TypeAlias
 from weir.ids import AttemptId, CheckpointId, TaskIndex
 from weir.runtime.driver.verdicts import Final
 from weir.runtime.ports import Clock
-from weir.snapshot.messages import AbortReason
+from weir.snapshot.coordinator.orders import AbortReason
 from weir.snapshot.restart import Outage
 
 

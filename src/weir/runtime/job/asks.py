@@ -32,7 +32,7 @@ from weir.runtime.driver.notices import (
     SavepointCompleted,
 )
 from weir.runtime.driver.verdicts import Final, Finished, Stopped
-from weir.snapshot.messages import AbortReason
+from weir.snapshot.coordinator.orders import AbortReason
 
 ASKS_MAX = 1_000
 """Requests that may be open at once."""

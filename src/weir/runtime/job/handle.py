@@ -35,9 +35,9 @@ from weir.runtime.storage.checkpoints import CheckpointStore
 from weir.runtime.storage.locations import location_below
 from weir.runtime.storage.savepoints import new_savepoint
 from weir.runtime.task.metrics import operator_metrics
+from weir.snapshot.coordinator.events import CheckpointRequested, Then
 from weir.snapshot.coordinator.history import CheckpointRecord, CheckpointState
 from weir.snapshot.coordinator.under_way import CoordinatorSettings
-from weir.snapshot.messages import CheckpointRequested, Then
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

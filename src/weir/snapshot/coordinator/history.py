@@ -11,7 +11,8 @@ from enum import Enum
 
 from weir.errors import shown
 from weir.ids import AttemptId, CheckpointId
-from weir.snapshot.messages import AbortReason, SnapshotTaken
+from weir.snapshot.coordinator.orders import AbortReason
+from weir.snapshot.messages import SnapshotTaken
 
 RECORDS_MAX = 100
 """Checkpoints that are remembered."""

@@ -19,7 +19,8 @@ from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass
 
 from weir.ids import SubtaskId, VertexId
-from weir.snapshot.messages import Loop, SnapshotTaken
+from weir.snapshot.coordinator.events import Loop
+from weir.snapshot.messages import SnapshotTaken
 
 ROUND_PAUSE_MIN_MS = 10.0
 """How long to wait before a loop is looked at again that was not empty; then twice as long each time."""

@@ -24,36 +24,35 @@ from typing import Any, ClassVar
 
 from weir.errors import ProtocolViolation
 from weir.ids import AttemptId, CheckpointId, SubtaskId
-from weir.snapshot.coordinator.history import CheckpointRecord, History
-from weir.snapshot.coordinator.loops import EmptyLoops, empty_loops
-from weir.snapshot.coordinator.phases import TRANSITIONS, CoordinatorPhase
-from weir.snapshot.coordinator.requests import Requests
-from weir.snapshot.coordinator.under_way import CheckpointPhase, CheckpointUnderWay, CoordinatorSettings, LiveAttempts
-from weir.snapshot.messages import (
-    AbortReason,
+from weir.snapshot.coordinator.events import (
     AttemptEnded,
     AttemptStarted,
     CheckpointRequested,
-    CoordinatorEffect,
     CoordinatorEvent,
-    EpochsCommitted,
-    FailAttempt,
-    FinishJob,
     ManifestPublished,
     ManifestRefused,
-    PublishManifest,
-    RetireCheckpoints,
     SavepointPublished,
     SavepointRefused,
-    SendAbort,
-    SendCompleted,
-    SendTrigger,
-    SnapshotDeclined,
-    SnapshotTaken,
-    SubtaskFinished,
     Then,
     TimePassed,
 )
+from weir.snapshot.coordinator.history import CheckpointRecord, History
+from weir.snapshot.coordinator.loops import EmptyLoops, empty_loops
+from weir.snapshot.coordinator.orders import (
+    AbortReason,
+    CoordinatorEffect,
+    FailAttempt,
+    FinishJob,
+    PublishManifest,
+    RetireCheckpoints,
+    SendAbort,
+    SendCompleted,
+    SendTrigger,
+)
+from weir.snapshot.coordinator.phases import TRANSITIONS, CoordinatorPhase
+from weir.snapshot.coordinator.requests import Requests
+from weir.snapshot.coordinator.under_way import CheckpointPhase, CheckpointUnderWay, CoordinatorSettings, LiveAttempts
+from weir.snapshot.messages import EpochsCommitted, SnapshotDeclined, SnapshotTaken, SubtaskFinished
 
 EVENTS_SHOWN = 20
 """How many of the last events an error shows."""

@@ -22,17 +22,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from weir.ids import CheckpointId, SubtaskId
-from weir.snapshot.messages import (
-    CheckpointRequested,
+from weir.snapshot.coordinator.events import CheckpointRequested, Then
+from weir.snapshot.coordinator.orders import (
     CoordinatorEffect,
     FailRequest,
     LeaveAttempt,
     PublishSavepoint,
     SendDrain,
     SendResume,
-    SnapshotTaken,
-    Then,
 )
+from weir.snapshot.messages import SnapshotTaken
 from weir.snapshot.parts import OperatorPart
 
 REQUESTS_WAITING_MAX = 100

@@ -12,7 +12,8 @@ from enum import Enum
 from weir.config import Checkpoints
 from weir.ids import AttemptId, CheckpointId, SubtaskId
 from weir.snapshot.coordinator.loops import LoopRounds
-from weir.snapshot.messages import FailAttempt, SnapshotTaken
+from weir.snapshot.coordinator.orders import FailAttempt
+from weir.snapshot.messages import SnapshotTaken
 from weir.snapshot.parts import OperatorPart
 
 

@@ -14,13 +14,12 @@ from weir.runtime.driver.notices import AttemptFailed, AttemptRunning, Checkpoin
 from weir.runtime.driver.verdicts import Failed, Finished
 from weir.runtime.storage import layout
 from weir.snapshot.coordinator.history import CheckpointState
+from weir.snapshot.coordinator.orders import AbortReason, PublishManifest
 from weir.snapshot.messages import (
     AbortCheckpoint,
-    AbortReason,
     CheckpointCompleted,
     DeployTask,
     EpochsCommitted,
-    PublishManifest,
     SnapshotDeclined,
     TriggerCheckpoint,
 )

@@ -26,7 +26,8 @@ from weir.runtime.driver import phases
 from weir.runtime.driver.notices import JobEnded
 from weir.runtime.driver.region_machine import RESTORING_PATIENCE_MS
 from weir.runtime.driver.verdicts import Cancelled, Failed, Finished, Stopped
-from weir.snapshot.messages import CheckpointRequested, StopTask, Then
+from weir.snapshot.coordinator.events import CheckpointRequested, Then
+from weir.snapshot.messages import StopTask
 
 # --- Leaving ------------------------------------------------------------------------------------------
 

@@ -16,9 +16,9 @@ from weir.runtime.driver import phases
 from weir.runtime.driver.notices import AttemptFailed, CheckpointSucceeded, RequestFailed
 from weir.runtime.driver.region import regions_of, slots_of
 from weir.runtime.driver.verdicts import Cancelled, Failed, Finished
+from weir.snapshot.coordinator.events import CheckpointRequested, Then
 from weir.snapshot.messages import (
     CheckpointCompleted,
-    CheckpointRequested,
     DeployTask,
     EpochsCommitted,
     SnapshotTaken,
@@ -27,7 +27,6 @@ from weir.snapshot.messages import (
     TaskFailed,
     TaskRegistered,
     TaskRunning,
-    Then,
     TriggerCheckpoint,
 )
 from weir.snapshot.parts import OperatorPart, PendingEpochs, Position

@@ -26,8 +26,9 @@ from weir.runtime.storage.attempts import current_lineage
 from weir.runtime.storage.layout import new_lineage
 from weir.runtime.storage.locations import MemoryStorage, open_storage
 from weir.runtime.storage.savepoints import Origin, SavepointDesk
+from weir.snapshot.coordinator.events import CheckpointRequested, Then
 from weir.snapshot.manifest import build, encode
-from weir.snapshot.messages import CheckpointRequested, DeployTask, Then, ToTask
+from weir.snapshot.messages import DeployTask, ToTask
 from weir.snapshot.parts import OperatorPart, PendingEpochs, Position
 
 Submit = Callable[..., Job]

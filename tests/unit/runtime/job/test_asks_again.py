@@ -20,7 +20,7 @@ from weir.runtime.driver.notices import AttemptFailed, CheckpointAborted, Reques
 from weir.runtime.driver.verdicts import Failed, Finished, Stopped
 from weir.runtime.job.asks import Ask, AskForCheckpoint, Asks
 from weir.runtime.job.handle import Job
-from weir.snapshot.messages import AbortReason
+from weir.snapshot.coordinator.orders import AbortReason
 
 OFTEN = FixedDelay(attempts=50, delay="1ms")
 

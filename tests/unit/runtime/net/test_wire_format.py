@@ -12,6 +12,7 @@ from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex, Uid, VertexI
 from weir.runtime.net import wire_format as codec
 from weir.runtime.net.wire_format import ElementCodec, decode_message, encode_message
 from weir.snapshot import messages as m
+from weir.snapshot.coordinator.events import AttemptEnded
 from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput
 from weir.snapshot.parts import FileRef, OperatorPart, Position, StatePart
 
@@ -104,7 +105,7 @@ def test_a_frame_of_another_kind_is_no_message() -> None:
 
 def test_what_only_the_coordinator_hears_is_not_sent() -> None:
     with pytest.raises(ProtocolViolation, match="AttemptEnded"):
-        encode_message(m.AttemptEnded(ATTEMPT))  # type: ignore[arg-type]
+        encode_message(AttemptEnded(ATTEMPT))  # type: ignore[arg-type]
 
 
 def test_a_message_that_is_not_json_says_which_one() -> None:

@@ -24,8 +24,8 @@ from weir.runtime.job.handle import Job
 from weir.runtime.storage import layout
 from weir.runtime.storage.checkpoints import CheckpointStore
 from weir.runtime.storage.fsck import examined, repair
+from weir.snapshot.coordinator.events import CheckpointRequested, Then
 from weir.snapshot.manifest import encode
-from weir.snapshot.messages import CheckpointRequested, Then
 from weir.snapshot.records import seal
 
 LOST = StorageUnavailable("the reply was lost")

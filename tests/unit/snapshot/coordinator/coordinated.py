@@ -5,27 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
-from weir.snapshot.coordinator.machine import Coordinator
-from weir.snapshot.coordinator.under_way import CoordinatorSettings
-from weir.snapshot.messages import (
-    AbortReason,
+from weir.snapshot.coordinator.events import (
     AttemptEnded,
     AttemptStarted,
-    CoordinatorEffect,
     CoordinatorEvent,
-    EpochsCommitted,
     ManifestPublished,
     ManifestRefused,
+    TimePassed,
+)
+from weir.snapshot.coordinator.machine import Coordinator
+from weir.snapshot.coordinator.orders import (
+    AbortReason,
+    CoordinatorEffect,
     PublishManifest,
     RetireCheckpoints,
     SendAbort,
     SendCompleted,
     SendTrigger,
-    SnapshotDeclined,
-    SnapshotTaken,
-    SubtaskFinished,
-    TimePassed,
 )
+from weir.snapshot.coordinator.under_way import CoordinatorSettings
+from weir.snapshot.messages import EpochsCommitted, SnapshotDeclined, SnapshotTaken, SubtaskFinished
 from weir.snapshot.parts import FileRef, OperatorPart, StatePart
 
 SOURCE = SubtaskId(VertexId(0), 0)

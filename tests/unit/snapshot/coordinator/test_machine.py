@@ -25,19 +25,18 @@ from tests.unit.snapshot.coordinator.coordinated import (
 from weir.config import Checkpoints
 from weir.errors import ProtocolViolation
 from weir.ids import AttemptId, CheckpointId, SubtaskId, VertexId
-from weir.snapshot.coordinator.phases import CoordinatorPhase
-from weir.snapshot.coordinator.under_way import CoordinatorSettings
-from weir.snapshot.messages import (
+from weir.snapshot.coordinator.events import AttemptStarted, CheckpointRequested
+from weir.snapshot.coordinator.orders import (
     AbortReason,
-    AttemptStarted,
-    CheckpointRequested,
     FailAttempt,
     FinishJob,
     PublishManifest,
     SendAbort,
     SendTrigger,
-    SubtaskFinished,
 )
+from weir.snapshot.coordinator.phases import CoordinatorPhase
+from weir.snapshot.coordinator.under_way import CoordinatorSettings
+from weir.snapshot.messages import SubtaskFinished
 
 # --- Triggers -----------------------------------------------------------------------------------------
 

@@ -13,26 +13,22 @@ from tests.unit.snapshot.coordinator.coordinated import (
 )
 from weir.errors import ProtocolViolation
 from weir.ids import AttemptId, CheckpointId
-from weir.snapshot.coordinator.history import RECORDS_MAX, CheckpointState
-from weir.snapshot.coordinator.machine import Coordinator
-from weir.snapshot.coordinator.phases import TRANSITIONS, CoordinatorPhase
-from weir.snapshot.messages import (
-    AbortReason,
+from weir.snapshot.coordinator.events import (
     AttemptEnded,
     AttemptStarted,
     CheckpointRequested,
     CoordinatorEvent,
-    EpochsCommitted,
     ManifestPublished,
     ManifestRefused,
     SavepointPublished,
     SavepointRefused,
-    SendTrigger,
-    SnapshotDeclined,
-    SnapshotTaken,
-    SubtaskFinished,
     TimePassed,
 )
+from weir.snapshot.coordinator.history import RECORDS_MAX, CheckpointState
+from weir.snapshot.coordinator.machine import Coordinator
+from weir.snapshot.coordinator.orders import AbortReason, SendTrigger
+from weir.snapshot.coordinator.phases import TRANSITIONS, CoordinatorPhase
+from weir.snapshot.messages import EpochsCommitted, SnapshotDeclined, SnapshotTaken, SubtaskFinished
 
 # --- Attempts -----------------------------------------------------------------------------------------
 

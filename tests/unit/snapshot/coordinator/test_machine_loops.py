@@ -5,25 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from weir.ids import AttemptId, CheckpointId, SubtaskId, VertexId
-from weir.snapshot.coordinator.loops import ROUND_PAUSE_MIN_MS
-from weir.snapshot.coordinator.machine import Coordinator
-from weir.snapshot.coordinator.under_way import CoordinatorSettings
-from weir.snapshot.messages import (
+from weir.snapshot.coordinator.events import (
     AttemptEnded,
     AttemptStarted,
     CheckpointRequested,
-    FinishJob,
     Loop,
     ManifestPublished,
-    SendAbort,
-    SendCompleted,
-    SendTrigger,
-    SnapshotDeclined,
-    SnapshotTaken,
-    SubtaskFinished,
     Then,
     TimePassed,
 )
+from weir.snapshot.coordinator.loops import ROUND_PAUSE_MIN_MS
+from weir.snapshot.coordinator.machine import Coordinator
+from weir.snapshot.coordinator.orders import FinishJob, SendAbort, SendCompleted, SendTrigger
+from weir.snapshot.coordinator.under_way import CoordinatorSettings
+from weir.snapshot.messages import SnapshotDeclined, SnapshotTaken, SubtaskFinished
 
 SOURCE, HEADS, BODY = SubtaskId(VertexId(0), 0), [SubtaskId(VertexId(1), i) for i in (0, 1)], SubtaskId(VertexId(2), 0)
 ALL = [SOURCE, *HEADS, BODY]

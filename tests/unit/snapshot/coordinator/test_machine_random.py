@@ -9,9 +9,8 @@ import random
 
 from tests.unit.snapshot.coordinator.coordinated import SINK, SOURCE, Job
 from weir.ids import AttemptId, CheckpointId, SubtaskId
-from weir.snapshot.coordinator.under_way import CoordinatorSettings
-from weir.snapshot.messages import (
-    CheckpointRequested,
+from weir.snapshot.coordinator.events import CheckpointRequested
+from weir.snapshot.coordinator.orders import (
     CoordinatorEffect,
     FailAttempt,
     FinishJob,
@@ -20,8 +19,9 @@ from weir.snapshot.messages import (
     SendAbort,
     SendCompleted,
     SendTrigger,
-    SubtaskFinished,
 )
+from weir.snapshot.coordinator.under_way import CoordinatorSettings
+from weir.snapshot.messages import SubtaskFinished
 
 SEEDS = 300
 

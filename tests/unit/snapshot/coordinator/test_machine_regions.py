@@ -7,27 +7,27 @@ import pytest
 from tests.unit.snapshot.coordinator.coordinated import PARTS
 from weir.errors import ProtocolViolation
 from weir.ids import AttemptId, CheckpointId, SubtaskId, VertexId
-from weir.snapshot.coordinator.machine import Coordinator, CoordinatorPhase
-from weir.snapshot.coordinator.under_way import CoordinatorSettings
-from weir.snapshot.messages import (
-    AbortReason,
+from weir.snapshot.coordinator.events import (
     AttemptEnded,
     AttemptStarted,
     CheckpointRequested,
+    ManifestPublished,
+    TimePassed,
+)
+from weir.snapshot.coordinator.machine import Coordinator, CoordinatorPhase
+from weir.snapshot.coordinator.orders import (
+    AbortReason,
     CoordinatorEffect,
-    EpochsCommitted,
     FailRequest,
     FinishJob,
-    ManifestPublished,
     PublishManifest,
     RetireCheckpoints,
     SendAbort,
     SendCompleted,
     SendTrigger,
-    SnapshotTaken,
-    SubtaskFinished,
-    TimePassed,
 )
+from weir.snapshot.coordinator.under_way import CoordinatorSettings
+from weir.snapshot.messages import EpochsCommitted, SnapshotTaken, SubtaskFinished
 
 A, B = SubtaskId(VertexId(0), 0), SubtaskId(VertexId(1), 0)
 

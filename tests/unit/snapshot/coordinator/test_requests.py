@@ -6,10 +6,8 @@ import pytest
 
 from tests.unit.snapshot.coordinator.coordinated import SETTINGS, SINK, SOURCE, Job, completed, kinds, publish, trigger
 from weir.ids import AttemptId, CheckpointId, Uid
-from weir.snapshot.coordinator.requests import DRAINED_WITHOUT, REQUESTS_WAITING_MAX
-from weir.snapshot.coordinator.under_way import CoordinatorSettings
-from weir.snapshot.messages import (
-    CheckpointRequested,
+from weir.snapshot.coordinator.events import CheckpointRequested, SavepointPublished, SavepointRefused, Then
+from weir.snapshot.coordinator.orders import (
     CoordinatorEffect,
     FailRequest,
     FinishJob,
@@ -17,15 +15,14 @@ from weir.snapshot.messages import (
     PublishManifest,
     PublishSavepoint,
     RetireCheckpoints,
-    SavepointPublished,
-    SavepointRefused,
     SendAbort,
     SendCompleted,
     SendDrain,
     SendResume,
-    SubtaskFinished,
-    Then,
 )
+from weir.snapshot.coordinator.requests import DRAINED_WITHOUT, REQUESTS_WAITING_MAX
+from weir.snapshot.coordinator.under_way import CoordinatorSettings
+from weir.snapshot.messages import SubtaskFinished
 from weir.snapshot.parts import OperatorPart, Position
 
 URI = "s3://bucket/savepoint-1"
