@@ -109,12 +109,19 @@ class Listing:
 
     @property
     def unnoted(self) -> PublishedCheckpoint | None:
-        """The newest checkpoint of an attempt above all of which anything is noted: its notes were taken away, or older
-        ones put in their place. What is left of them would have the job go on from before it."""
-        told = [entry.attempt for entry in (*self.completed, *self.leases)]
-        noted = max([0, *self.claimed, *(start.attempt for start in self.starts), *told])
-        beyond = [entry for entry in self.published if entry.attempt > noted]
+        """The newest checkpoint of an attempt that has run, and is above all of which that is noted: its notes were
+        taken away, or older ones put in their place. What is left of them would have the job go on from before it."""
+        ran = max([0, *(found.attempt for found in self.starts), *self._told])
+        known = max([ran, *self.claimed])
+        writers = [entry.attempt for entry in self.published]
+        # One that is claimed, and has not started, may have made the one copy that it wanted to go back to.
+        lost = {attempt for attempt in writers if attempt > known or (attempt > ran and writers.count(attempt) > 1)}
+        beyond = [entry for entry in self.published if entry.attempt in lost]
         return max(beyond, key=lambda entry: entry.checkpoint, default=None)
+
+    @property
+    def _told(self) -> list[AttemptId]:
+        return [entry.attempt for entry in (*self.completed, *self.leases)]
 
     @property
     def origin(self) -> str | None:

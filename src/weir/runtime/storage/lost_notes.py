@@ -53,9 +53,9 @@ def unnoted(listing: Listing, lineage: Lineage) -> str | None:
         return None
     newest = f"{lineage}/{layout.checkpoint_directory(found.checkpoint)}"
     return (
-        f"{newest} was written by attempt {found.attempt}, and nothing in {layout.ATTEMPTS}/ tells of that or of a "
-        "later one: notes are gone, or older ones were put in their place, and by what is left a resume would go on "
-        "from before it. Bring the newest notes, or go on from the newest checkpoint that is whole "
+        f"{newest} was written by attempt {found.attempt}, and no note in {layout.ATTEMPTS}/ tells of that or a later "
+        "one: notes are gone, or older ones were put in their place, and by what is left a resume would go on from "
+        "before it. Bring the newest notes, or go on from the newest checkpoint that is whole "
         f"(weir run --resume --at {newest})"
     )
 

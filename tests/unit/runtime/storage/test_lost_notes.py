@@ -135,24 +135,26 @@ def test_of_two_that_go_on_at_once_the_first_to_claim_does() -> None:
 # --- Older notes in the place of the newest ---------------------------------------------------------------
 
 
-def with_notes_of_before() -> FaultyStorage:
-    """A job was resumed and went on, and then what it had noted before that was put back."""
+def with_notes_of_before(*left: str) -> FaultyStorage:
+    """A job was resumed and went on, and then what it had noted before that was put back. `left`: of the new notes."""
     storage = FaultyStorage()
     written(storage, LIFE, 1)
     store = store_of(storage, LIFE, is_found=True)
     store.adopt("again", resume=True)
     claim = store.claim()
-    store.publish(manifest(claim.next_checkpoint, claim.attempt))
+    for following in range(2):
+        store.publish(manifest(claim.next_checkpoint + following, claim.attempt))
     assert store_of(storage, LIFE, is_found=True).restorable(None) is not None
     for name in storage.list(layout.ATTEMPTS):
-        if name.startswith(f"{claim.attempt:010d}"):
+        if name.startswith(f"{claim.attempt:010d}") and not name.endswith(left):
             storage.delete(f"{layout.ATTEMPTS}/{name}")
     return storage
 
 
-def test_notes_that_do_not_tell_of_who_wrote_the_newest_checkpoint_are_not_gone_on_by() -> None:
-    storage = with_notes_of_before()
-    (newest,) = [id for id in checkpoints_of(storage, LIFE) if id > 1]
+@pytest.mark.parametrize("left", [(), ("claim",)])
+def test_notes_that_do_not_tell_of_who_wrote_the_newest_checkpoint_are_not_gone_on_by(left: tuple[str, ...]) -> None:
+    storage = with_notes_of_before(*left)
+    newest = checkpoints_of(storage, LIFE)[-1]
     store = store_of(storage, LIFE, is_found=True)
     assert store.listing().newest == 1
     name = f"{LIFE}/{layout.checkpoint_directory(newest)}"
@@ -164,6 +166,19 @@ def test_notes_that_do_not_tell_of_who_wrote_the_newest_checkpoint_are_not_gone_
     restored = going_back(storage, newest).claim(CheckpointId(newest)).restore
     assert restored is not None and restored.checkpoint > newest
     assert store_of(storage, LIFE, is_found=True).restorable(None) == restored
+    assert examined(storage).is_whole
+
+
+def test_the_copy_of_a_start_that_broke_off_is_not_taken_for_unnoted() -> None:
+    storage = with_notes_of_before("start", "claim")
+    broken = store_of(storage, LIFE, is_found=True)
+    broken.adopt("back", resume=True)
+    storage.fail("publish", OwnershipError("killed"))
+    with pytest.raises(OwnershipError):
+        broken.claim(CheckpointId(1))
+    newest = checkpoints_of(storage, LIFE)[-2]
+    restored = store_of(storage, LIFE, is_found=True).restorable(None)
+    assert restored is not None and restored.checkpoint == newest
     assert examined(storage).is_whole
 
 
