@@ -8,7 +8,7 @@ from typing import Any
 from tests.sim.patching import patched
 from weir.ids import CheckpointId
 from weir.runtime.storage.retirement import Retirement
-from weir.snapshot.coordinator.machine import Coordinator
+from weir.snapshot.coordinator.under_way import LiveAttempts
 from weir.state.columns.slots import FrozenSlots, SlotChanges
 from weir.state.frozen import RestoredParts
 
@@ -33,11 +33,11 @@ def built_on_before_it_is_complete() -> AbstractContextManager[None]:
 def bases_are_not_kept() -> AbstractContextManager[None]:
     """What a checkpoint under way builds on is retired as if nobody needed it."""
 
-    def retain(self: Coordinator, run: Any) -> CheckpointId:
-        run.completed = run.completed[-self._settings.retain :]
-        return CheckpointId(run.completed[0])
+    def retain(self: LiveAttempts, count: int) -> CheckpointId:
+        self.completed = self.completed[-count:]
+        return CheckpointId(self.completed[0])
 
-    return patched(Coordinator, "_retain", retain)
+    return patched(LiveAttempts, "retain", retain)
 
 
 def files_of_other_key_groups_are_built_on() -> AbstractContextManager[None]:

@@ -6,6 +6,7 @@ bounded. Decides nothing.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -101,3 +102,36 @@ class History:
             self._records[checkpoint] = replace(
                 record, state=state, duration_ms=duration_ms, reason=reason, detail=detail
             )
+
+
+class Unresolved:
+    """Checkpoints that were being published when their attempt ended: they may come to exist, and then count for the
+    next attempt."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._checkpoints: set[CheckpointId] = set()
+
+    def add(self, checkpoint: CheckpointId) -> None:
+        self._checkpoints.add(checkpoint)
+
+    def resolve(self, completed: Collection[CheckpointId], now_ms: float) -> None:
+        """What the new attempt found is the answer for manifests whose outcome was not told."""
+        for checkpoint in self._checkpoints:
+            if checkpoint in completed:
+                self._history.completed(checkpoint, now_ms)
+            else:
+                self._history.aborted(checkpoint, now_ms, reason=AbortReason.ATTEMPT_ENDED)
+        self._checkpoints.clear()
+
+    def published(self, checkpoint: CheckpointId, now_ms: float) -> None:
+        """It exists, if it was one of these. The tasks that would commit it are gone: the next attempt restores it and
+        commits."""
+        if checkpoint in self._checkpoints:
+            self._checkpoints.remove(checkpoint)
+            self._history.completed(checkpoint, now_ms)
+
+    def refused(self, checkpoint: CheckpointId, now_ms: float, why: str) -> None:
+        if checkpoint in self._checkpoints:
+            self._checkpoints.remove(checkpoint)
+            self._history.aborted(checkpoint, now_ms, reason=AbortReason.MANIFEST_REFUSED, detail=why)

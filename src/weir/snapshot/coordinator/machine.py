@@ -36,12 +36,11 @@ from weir.snapshot.coordinator.events import (
     Then,
     TimePassed,
 )
-from weir.snapshot.coordinator.history import CheckpointRecord, History
+from weir.snapshot.coordinator.history import CheckpointRecord, History, Unresolved
 from weir.snapshot.coordinator.loops import EmptyLoops, empty_loops
 from weir.snapshot.coordinator.orders import (
     AbortReason,
     CoordinatorEffect,
-    FailAttempt,
     FinishJob,
     PublishManifest,
     RetireCheckpoints,
@@ -51,7 +50,7 @@ from weir.snapshot.coordinator.orders import (
 )
 from weir.snapshot.coordinator.phases import TRANSITIONS, CoordinatorPhase
 from weir.snapshot.coordinator.requests import Requests
-from weir.snapshot.coordinator.under_way import CheckpointPhase, CheckpointUnderWay, CoordinatorSettings, LiveAttempts
+from weir.snapshot.coordinator.under_way import CheckpointPhase, CoordinatorSettings, LiveAttempts
 from weir.snapshot.messages import EpochsCommitted, SnapshotDeclined, SnapshotTaken, SubtaskFinished
 
 EVENTS_SHOWN = 20
@@ -74,9 +73,8 @@ class Coordinator:
         self._next_checkpoint = CheckpointId(1)
         self._requested = False
         self._requests = Requests()
-        self._unresolved: set[CheckpointId] = set()
-        """Being published when their attempt ended: they may come to exist, and then count for the next attempt."""
         self._history = History()
+        self._unresolved = Unresolved(self._history)
         self._recent: deque[CoordinatorEvent] = deque(maxlen=EVENTS_SHOWN)
 
     # --- What can be asked ----------------------------------------------------------------------------
@@ -121,14 +119,7 @@ class Coordinator:
         if live is None:
             return None
         due = [p.deadline_ms for p in live.pending.values() if p.phase is CheckpointPhase.COLLECTING]
-        if self._phase is CoordinatorPhase.RUNNING and self._may_trigger(live):
-            if self._requested or self._requests.wants_checkpoint:
-                due.append(live.pause_until_ms)
-            if live.periodic_ms is not None:
-                due.append(max(live.periodic_ms, live.pause_until_ms))
-            if not live.pending and (round_ms := live.rounds.due_ms(live.finished)) is not None:
-                due.append(round_ms)
-        return min(due, default=None)
+        return min([*due, *self._triggers_ms(live)], default=None)
 
     # --- The one door ---------------------------------------------------------------------------------
 
@@ -160,12 +151,10 @@ class Coordinator:
         subtasks = event.subtasks | event.others
         if self._live is None or self._live.subtasks != subtasks or not set(self._live.attempts) <= event.others:
             self._leave_attempts(now_ms)
-            self._resolve(event.completed, now_ms)
+            self._unresolved.resolve(event.completed, now_ms)
             self._live = LiveAttempts(subtasks, list(event.completed), now_ms, None, pause_until_ms=now_ms)
         live = self._live
-        live.attempts.update(dict.fromkeys(event.subtasks, event.attempt))
-        live.committers |= event.committers
-        live.rounds.started(event.loops)
+        live.join(event)
         self._newest_attempts = {subtask: self._newest_attempts.get(subtask, AttemptId(-1)) for subtask in subtasks}
         self._newest_attempts.update(live.attempts)
         self._next_checkpoint = max(self._next_checkpoint, event.next_checkpoint)
@@ -189,12 +178,7 @@ class Coordinator:
 
     def _region_lost(self, live: LiveAttempts, subtasks: list[SubtaskId], now_ms: float) -> list[CoordinatorEffect]:
         """Others go on. What is being published is not touched: law 1."""
-        for subtask in subtasks:
-            del live.attempts[subtask]
-            live.finished.discard(subtask)
-            live.committed.pop(subtask, None)
-        # The region comes back behind its last checkpoint, and finishes again.
-        live.final, live.final_published = None, False
+        live.lose(subtasks)
         effects: list[CoordinatorEffect] = []
         for pending in list(live.pending.values()):
             if pending.phase is not CheckpointPhase.PUBLISHING:
@@ -212,15 +196,6 @@ class Coordinator:
                 self._history.aborted(pending.checkpoint, now_ms, reason=AbortReason.ATTEMPT_ENDED)
         self._live = None
 
-    def _resolve(self, completed: tuple[CheckpointId, ...], now_ms: float) -> None:
-        """What the new attempt found is the answer for manifests whose outcome was not told."""
-        for checkpoint in self._unresolved:
-            if checkpoint in completed:
-                self._history.completed(checkpoint, now_ms)
-            else:
-                self._history.aborted(checkpoint, now_ms, reason=AbortReason.ATTEMPT_ENDED)
-        self._unresolved.clear()
-
     def _subtask_finished(self, event: SubtaskFinished, now_ms: float) -> list[CoordinatorEffect]:
         live = self._live_of(event)
         if live is not None:
@@ -232,8 +207,7 @@ class Coordinator:
     def _epochs_committed(self, event: EpochsCommitted, now_ms: float) -> list[CoordinatorEffect]:
         live = self._live_of(event)
         if live is not None and event.subtask in live.committers:
-            before = live.committed.get(event.subtask, event.checkpoint)
-            live.committed[event.subtask] = max(before, event.checkpoint)
+            live.committed[event.subtask] = max(live.committed.get(event.subtask, event.checkpoint), event.checkpoint)
         return []
 
     def _conclude(self, live: LiveAttempts) -> list[CoordinatorEffect]:
@@ -273,17 +247,15 @@ class Coordinator:
                 return []
             final = self._trigger(live, now_ms)
             return [*final, *self._requests.finishing("the job has finished, and its final checkpoint is under way")]
-        if self._phase is not CoordinatorPhase.RUNNING or not self._may_trigger(live):
-            return []
-        periodic = live.periodic_ms is not None and now_ms >= live.periodic_ms
-        wanted = periodic or self._requested or self._requests.wants_checkpoint
-        round_ms = None if live.pending else live.rounds.due_ms(live.finished)
-        if (wanted and now_ms >= live.pause_until_ms) or (round_ms is not None and now_ms >= round_ms):
-            return self._trigger(live, now_ms)
-        return []
+        is_due = any(now_ms >= due_ms for due_ms in self._triggers_ms(live))
+        return self._trigger(live, now_ms) if is_due else []
 
-    def _may_trigger(self, live: LiveAttempts) -> bool:
-        return len(live.pending) < self._settings.max_concurrent and not self._requests.holds_triggers
+    def _triggers_ms(self, live: LiveAttempts) -> list[float]:
+        """When checkpoints should begin, the final one aside."""
+        may_trigger = len(live.pending) < self._settings.max_concurrent and not self._requests.holds_triggers
+        if self._phase is not CoordinatorPhase.RUNNING or not may_trigger:
+            return []
+        return live.triggers_ms(is_asked=self._requested or self._requests.wants_checkpoint)
 
     def _trigger(self, live: LiveAttempts, now_ms: float) -> list[CoordinatorEffect]:
         checkpoint = self._next_checkpoint
@@ -292,35 +264,20 @@ class Coordinator:
         is_final = self._phase is CoordinatorPhase.FINISHING
         if is_final:
             live.final = checkpoint
-        interval_ms = self._settings.interval_ms
-        if interval_ms is not None and live.periodic_ms is not None and now_ms >= live.periodic_ms:
-            # Periods are counted from the start of the attempt, so that they do not drift; missed ones are left out.
-            passed = (now_ms - live.started_ms) // interval_ms
-            live.periodic_ms = live.started_ms + (passed + 1) * interval_ms
-        base = live.completed[-1] if live.completed else None
-        deadline_ms, finished = now_ms + self._settings.timeout_ms, frozenset(live.finished)
-        live.pending[checkpoint] = CheckpointUnderWay(checkpoint, deadline_ms, base, finished=finished)
+        begun = live.begin(checkpoint, now_ms, self._settings)
         request = self._requests.triggered(checkpoint, is_final=is_final) or CheckpointRequested()
-        record = CheckpointRecord(
-            checkpoint, max(live.attempts.values()), now_ms, final=is_final, savepoint=request.savepoint
-        )
-        self._history.triggered(record)
+        newest, place = max(live.attempts.values()), request.savepoint
+        self._history.triggered(CheckpointRecord(checkpoint, newest, now_ms, final=is_final, savepoint=place))
         pause = request.then is Then.STOP and not is_final
-        return [SendTrigger(checkpoint, request.savepoint, pause, base)]
+        return [SendTrigger(checkpoint, place, pause, begun.base)]
 
     # --- Acknowledgements -----------------------------------------------------------------------------
 
     def _snapshot_taken(self, event: SnapshotTaken, now_ms: float) -> list[CoordinatorEffect]:
         live = self._live_of(event)
-        pending = None if live is None else live.pending.get(event.checkpoint)
-        # Late, twice, or of a checkpoint that was never triggered here.
-        if live is None or pending is None or event.subtask in pending.parts:
+        if live is None or not live.take(event):
             return []
-        pending.parts[event.subtask] = event.parts
-        pending.said.append(event)
         self._history.acknowledged(event)
-        if len(pending.parts) == len(live.subtasks):
-            pending.phase = CheckpointPhase.READY
         return self._requests.snapshot_taken(event)
 
     def _snapshot_declined(self, event: SnapshotDeclined, now_ms: float) -> list[CoordinatorEffect]:
@@ -336,11 +293,8 @@ class Coordinator:
         effects: list[CoordinatorEffect] = []
         for pending in list(live.pending.values()):
             if pending.phase is CheckpointPhase.COLLECTING and now_ms >= pending.deadline_ms:
-                missing = sorted(live.subtasks - set(pending.parts))
-                detail = f"{len(missing)} of {len(live.subtasks)} subtasks did not answer, the first is {missing[0]}"
-                effects += self._abort(
-                    live, pending.checkpoint, now_ms=now_ms, reason=AbortReason.TIMED_OUT, detail=detail
-                )
+                detail, reason = live.missing_from(pending), AbortReason.TIMED_OUT
+                effects += self._abort(live, pending.checkpoint, now_ms=now_ms, reason=reason, detail=detail)
         return effects
 
     def _abort(
@@ -354,20 +308,11 @@ class Coordinator:
         code: str = "",
     ) -> list[CoordinatorEffect]:
         text = f"{reason.value}{': ' if detail else ''}{detail}"
-        del live.pending[checkpoint]
-        live.pause_until_ms = now_ms + self._settings.min_pause_ms
+        live.drop(checkpoint, now_ms + self._settings.min_pause_ms)
         self._looked(live, EmptyLoops(), now_ms)
         self._history.aborted(checkpoint, now_ms, reason=reason, detail=detail)
-        if live.final == checkpoint:
-            live.final = None
         if reason not in (AbortReason.SUBSUMED, AbortReason.ATTEMPT_ENDED):
-            live.failures += 1
-            if live.failures > self._settings.tolerable_failures:
-                live.failure = live.failure or FailAttempt(
-                    f"{live.failures} checkpoints in a row failed, {self._settings.tolerable_failures} are tolerated; "
-                    f"the last, {checkpoint}, {text}",
-                    code,
-                )
+            live.count_failure(f"the last, {checkpoint}, {text}", code, tolerable=self._settings.tolerable_failures)
         failed = self._requests.aborted(checkpoint, text, ended_early=reason is AbortReason.ATTEMPT_ENDED)
         return [SendAbort(checkpoint, reason, detail), *failed]
 
@@ -375,51 +320,28 @@ class Coordinator:
 
     def _publish_next(self, live: LiveAttempts) -> list[CoordinatorEffect]:
         """The oldest that is ready, unless one is being published: its outcome decides about those before it."""
-        if live.is_publishing:
-            return []
-        ready = next((pending for pending in live.pending.values() if pending.phase is CheckpointPhase.READY), None)
-        if ready is None:
-            return []
-        ready.phase = CheckpointPhase.PUBLISHING
-        return [PublishManifest(ready.checkpoint, dict(ready.parts))]
+        ready = live.next_to_publish()
+        return [] if ready is None else [PublishManifest(ready.checkpoint, dict(ready.parts))]
 
     def _manifest_published(self, event: ManifestPublished, now_ms: float) -> list[CoordinatorEffect]:
         checkpoint = event.checkpoint
-        if checkpoint in self._unresolved:
-            # It exists, but the tasks that would commit it are gone: the next attempt restores it and commits.
-            self._unresolved.remove(checkpoint)
-            self._history.completed(checkpoint, now_ms)
+        self._unresolved.published(checkpoint, now_ms)
         live = self._publishing(checkpoint)
         if live is None:
             return []
-        done = live.pending.pop(checkpoint)
+        done = live.complete(checkpoint, now_ms + self._settings.min_pause_ms)
         empty = empty_loops(live.rounds.open_loops(live.finished), done.said, done.finished)
         self._looked(live, empty, now_ms)
-        live.pause_until_ms = now_ms + self._settings.min_pause_ms
-        live.failures = 0
-        live.final_published = live.final_published or live.final == checkpoint
-        live.completed.append(checkpoint)
         self._history.completed(checkpoint, now_ms)
         self._requests.completed(checkpoint)
         effects: list[CoordinatorEffect] = [SendCompleted(checkpoint, empty.time_over, empty.ended)]
         for older in [pending for pending in live.pending if pending < checkpoint]:
             effects += self._abort(live, older, now_ms=now_ms, reason=AbortReason.SUBSUMED)
-        return [*effects, RetireCheckpoints(self._retain(live))]
-
-    def _retain(self, live: LiveAttempts) -> CheckpointId:
-        """The oldest checkpoint to keep: of as many as the user wants, and not above what one under way builds on."""
-        wanted = live.completed[-self._settings.retain :][0]
-        for pending in live.pending.values():
-            # One that began when none was complete may build on any: whichever its subtasks have heard of.
-            wanted = min(wanted, live.completed[0] if pending.base is None else pending.base)
-        live.completed = [checkpoint for checkpoint in live.completed if checkpoint >= wanted]
-        return wanted
+        return [*effects, RetireCheckpoints(live.retain(self._settings.retain))]
 
     def _manifest_refused(self, event: ManifestRefused, now_ms: float) -> list[CoordinatorEffect]:
         reason = AbortReason.MANIFEST_REFUSED
-        if event.checkpoint in self._unresolved:
-            self._unresolved.remove(event.checkpoint)
-            self._history.aborted(event.checkpoint, now_ms, reason=reason, detail=event.reason)
+        self._unresolved.refused(event.checkpoint, now_ms, event.reason)
         live = self._publishing(event.checkpoint)
         if live is None:
             return []

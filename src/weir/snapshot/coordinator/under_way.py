@@ -1,16 +1,19 @@
 """What the coordinator knows of the attempts that run, and of the checkpoints under way.
 
-Plain data, which machine.py alone changes; and what it must know of the user's settings.
+Comes in: what machine.py has decided. Goes out: what it must know to decide. Kept and counted here, and never
+decided; and what it must know of the user's settings.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from weir.config import Checkpoints
 from weir.ids import AttemptId, CheckpointId, SubtaskId
+from weir.snapshot.coordinator.events import AttemptStarted
 from weir.snapshot.coordinator.loops import LoopRounds
 from weir.snapshot.coordinator.orders import FailAttempt
 from weir.snapshot.messages import SnapshotTaken
@@ -93,6 +96,96 @@ class LiveAttempts:
     """When loops want checkpoints."""
     failure: FailAttempt | None = None
     """Why the attempt must fail; told once, after everything else."""
+
+    def join(self, started: AttemptStarted) -> None:
+        """A region runs."""
+        self.attempts.update(dict.fromkeys(started.subtasks, started.attempt))
+        self.committers |= started.committers
+        self.rounds.started(started.loops)
+
+    def lose(self, subtasks: Iterable[SubtaskId]) -> None:
+        """A region is down. It comes back behind its last checkpoint, and finishes again."""
+        for subtask in subtasks:
+            del self.attempts[subtask]
+            self.finished.discard(subtask)
+            self.committed.pop(subtask, None)
+        self.final, self.final_published = None, False
+
+    def triggers_ms(self, *, is_asked: bool) -> list[float]:
+        """When checkpoints should begin: for those who ask, for the period, and for loops, each by itself."""
+        due = [self.pause_until_ms] if is_asked else []
+        if self.periodic_ms is not None:
+            due.append(max(self.periodic_ms, self.pause_until_ms))
+        if not self.pending and (round_ms := self.rounds.due_ms(self.finished)) is not None:
+            due.append(round_ms)
+        return due
+
+    def begin(self, checkpoint: CheckpointId, now_ms: float, settings: CoordinatorSettings) -> CheckpointUnderWay:
+        """A checkpoint is under way from now on."""
+        interval_ms = settings.interval_ms
+        if interval_ms is not None and self.periodic_ms is not None and now_ms >= self.periodic_ms:
+            # Periods are counted from the start of the attempt, so that they do not drift; missed ones are left out.
+            passed = (now_ms - self.started_ms) // interval_ms
+            self.periodic_ms = self.started_ms + (passed + 1) * interval_ms
+        base = self.completed[-1] if self.completed else None
+        deadline_ms, finished = now_ms + settings.timeout_ms, frozenset(self.finished)
+        self.pending[checkpoint] = CheckpointUnderWay(checkpoint, deadline_ms, base, finished=finished)
+        return self.pending[checkpoint]
+
+    def take(self, taken: SnapshotTaken) -> bool:
+        """A subtask's part is durable. False: it comes late, twice, or for a checkpoint never triggered here."""
+        pending = self.pending.get(taken.checkpoint)
+        if pending is None or taken.subtask in pending.parts:
+            return False
+        pending.parts[taken.subtask] = taken.parts
+        pending.said.append(taken)
+        if len(pending.parts) == len(self.subtasks):
+            pending.phase = CheckpointPhase.READY
+        return True
+
+    def missing_from(self, pending: CheckpointUnderWay) -> str:
+        """For people: who has not answered."""
+        missing = sorted(self.subtasks - set(pending.parts))
+        return f"{len(missing)} of {len(self.subtasks)} subtasks did not answer, the first is {missing[0]}"
+
+    def count_failure(self, last: str, code: str, *, tolerable: int) -> None:
+        """A checkpoint has failed. Too many in a row are a failure of the attempt."""
+        self.failures += 1
+        if self.failures > tolerable and self.failure is None:
+            text = f"{self.failures} checkpoints in a row failed, {tolerable} are tolerated; {last}"
+            self.failure = FailAttempt(text, code)
+
+    def next_to_publish(self) -> CheckpointUnderWay | None:
+        """The oldest that is ready; it is being published from now on. None while another is: one at a time."""
+        ready = [checkpoint for checkpoint in self.pending.values() if checkpoint.phase is CheckpointPhase.READY]
+        if self.is_publishing or not ready:
+            return None
+        ready[0].phase = CheckpointPhase.PUBLISHING
+        return ready[0]
+
+    def complete(self, checkpoint: CheckpointId, pause_until_ms: float) -> CheckpointUnderWay:
+        """It exists."""
+        self.pause_until_ms, self.failures = pause_until_ms, 0
+        self.final_published = self.final_published or self.final == checkpoint
+        self.completed.append(checkpoint)
+        return self.pending.pop(checkpoint)
+
+    def drop(self, checkpoint: CheckpointId, pause_until_ms: float) -> None:
+        """It will not exist. If it was the final one, there will be another."""
+        del self.pending[checkpoint]
+        self.pause_until_ms = pause_until_ms
+        if self.final == checkpoint:
+            self.final = None
+
+    def retain(self, count: int) -> CheckpointId:
+        """Forget what is not kept any more. The oldest that is: of as many as the user wants, and not above what one
+        under way builds on."""
+        wanted = self.completed[-count:][0]
+        for pending in self.pending.values():
+            # One that began when none was complete may build on any: whichever its subtasks have heard of.
+            wanted = min(wanted, self.completed[0] if pending.base is None else pending.base)
+        self.completed = [checkpoint for checkpoint in self.completed if checkpoint >= wanted]
+        return wanted
 
     @property
     def is_publishing(self) -> bool:
