@@ -14,7 +14,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from weir.errors import StorageUnavailable
-from weir.runtime.storage.locations import MemoryStorage
+from weir.runtime.storage.stores.memory import MemoryStorage
 
 T = TypeVar("T")
 TROUBLE = 0.3

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from weir.runtime.ports import Storage
-from weir.runtime.storage.locations import readable
+from weir.runtime.storage.stores.readable import ReadableStorage
 
 Opened = Callable[[], Storage]
 WRITERS = 16
@@ -113,14 +113,6 @@ class StorageContract:
             storage.move("nothing", "elsewhere")
         assert storage.list("") == []
 
-    def test_below_a_file_there_is_nothing(self, storage: Storage) -> None:
-        storage.write("dir/file", b"x")
-        able = readable(storage)
-        assert not able.is_file("dir/file/below") and not able.is_directory("dir/file/below")
-        for look in (able.read, able.detail, able.open_input):
-            with pytest.raises(FileNotFoundError):
-                look("dir/file/below")
-
     def test_list_names_files_and_directories_directly_below(self, storage: Storage) -> None:
         for path in ("one", "dir/two", "dir/sub/three"):
             storage.write(path, b"x")
@@ -188,7 +180,6 @@ class StorageContract:
     def test_a_file_is_a_directory_with_nothing_in_it(self, storage: Storage) -> None:
         storage.write("dir/file", b"x")
         assert storage.list("dir/file") == []
-        assert readable(storage).sizes("dir/file") == {}
 
     def test_prune_removes_only_what_is_empty(self, storage: Storage) -> None:
         for path in ("full/one", "empty/one"):
@@ -198,33 +189,6 @@ class StorageContract:
             storage.prune(path)
         assert storage.list("") == ["full"]
         assert storage.list("full") == ["one"]
-
-    def test_sizes_and_parts_of_files_can_be_read(self, storage: Storage) -> None:
-        storage.write("dir/file", b"0123456789")
-        storage.write("dir/sub/other", b"x")
-        able = readable(storage)
-        assert able.sizes("dir") == {"file": 10}
-        assert able.sizes("nowhere") == {}
-        with able.open_input("dir/file") as file:
-            assert file.size() == 10
-            file.seek(4)
-            assert file.read(3) == b"456"
-            assert file.read(10) == b"789"
-            assert file.read(10) == b""
-        assert able.is_file("dir/file") and not able.is_file("dir") and not able.is_file("dir/nothing")
-        assert able.is_directory("dir") and not able.is_directory("dir/file") and not able.is_directory("nowhere")
-        with pytest.raises(FileNotFoundError):
-            able.open_input("dir/nothing")
-
-    def test_a_large_file_is_read_in_pieces(self, storage: Storage, large: bytes) -> None:
-        storage.write("large", pa.py_buffer(large))
-        middle = len(large) // 2
-        with readable(storage).open_input("large") as file:
-            file.seek(middle)
-            assert file.read(5) == large[middle : middle + 5]
-            assert file.read(3 << 20) == large[middle + 5 : middle + 5 + (3 << 20)]
-            file.seek(len(large) - 3)
-            assert file.read() == large[-3:]
 
     @pytest.fixture
     def large(self) -> bytes:
@@ -242,6 +206,55 @@ def _race(storages: list[Storage], path: str) -> list[bytes]:
 
     _together(create)
     return winners
+
+
+class ReadableStorageContract(StorageContract):
+    """What must hold besides of one that reads parts of files."""
+
+    @pytest.fixture
+    def readable(self, opened: Callable[[], ReadableStorage]) -> ReadableStorage:
+        return opened()
+
+    def test_below_a_file_there_is_nothing(self, readable: ReadableStorage) -> None:
+        readable.write("dir/file", b"x")
+        assert not readable.is_file("dir/file/below") and not readable.is_directory("dir/file/below")
+        for look in (readable.read, readable.detail, readable.open_input):
+            with pytest.raises(FileNotFoundError):
+                look("dir/file/below")
+
+    def test_a_file_has_no_sizes_of_what_is_in_it(self, readable: ReadableStorage) -> None:
+        readable.write("dir/file", b"x")
+        assert readable.sizes("dir/file") == {}
+
+    def test_sizes_and_parts_of_files_can_be_read(self, readable: ReadableStorage) -> None:
+        readable.write("dir/file", b"0123456789")
+        readable.write("dir/sub/other", b"x")
+        assert readable.sizes("dir") == {"file": 10}
+        assert readable.sizes("nowhere") == {}
+        with readable.open_input("dir/file") as file:
+            assert file.size() == 10
+            file.seek(4)
+            assert file.read(3) == b"456"
+            assert file.read(10) == b"789"
+            assert file.read(10) == b""
+        assert readable.is_file("dir/file") and not readable.is_file("dir") and not readable.is_file("dir/nothing")
+        assert (
+            readable.is_directory("dir")
+            and not readable.is_directory("dir/file")
+            and not readable.is_directory("nowhere")
+        )
+        with pytest.raises(FileNotFoundError):
+            readable.open_input("dir/nothing")
+
+    def test_a_large_file_is_read_in_pieces(self, readable: ReadableStorage, large: bytes) -> None:
+        readable.write("large", pa.py_buffer(large))
+        middle = len(large) // 2
+        with readable.open_input("large") as file:
+            file.seek(middle)
+            assert file.read(5) == large[middle : middle + 5]
+            assert file.read(3 << 20) == large[middle + 5 : middle + 5 + (3 << 20)]
+            file.seek(len(large) - 3)
+            assert file.read() == large[-3:]
 
 
 def _together(act: Callable[[int], None]) -> None:

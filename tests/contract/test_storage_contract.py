@@ -13,8 +13,10 @@ import pytest
 from obstore.store import MemoryStore
 
 from tests.contract.lying_storage import LyingStorage
-from tests.contract.storage_contract import Opened, StorageContract
-from weir.runtime.storage.locations import Below, MemoryStorage, open_storage, readable
+from tests.contract.storage_contract import Opened, ReadableStorageContract, StorageContract
+from weir.runtime.storage.below import Below
+from weir.runtime.storage.opening import open_storage
+from weir.runtime.storage.stores.memory import MemoryStorage
 from weir.runtime.storage.stores.objects import ObjectStorage
 from weir.runtime.storage.stores.retry import Patience, PatientStorage
 
@@ -35,11 +37,6 @@ def _memory(directory: Path) -> Opened:
     return lambda: storage
 
 
-def _below(directory: Path) -> Opened:
-    storage = MemoryStorage(MEMORY_BYTES)
-    return lambda: Below(storage, "deeper")
-
-
 def _objects(directory: Path) -> Opened:
     store = MemoryStore()
     return lambda: ObjectStorage(store, "some/directory", location="memory://bucket/some/directory")
@@ -54,20 +51,26 @@ IMPLEMENTATIONS: dict[str, Callable[[Path], Opened]] = {
     "local": _local,
     "file URI": _uri,
     "memory": _memory,
-    "directory of another": _below,
     "object store": _objects,
     "asked again": _patient,
 }
 
 
-class TestStorages(StorageContract):
+class TestStorages(ReadableStorageContract):
     @pytest.fixture(params=IMPLEMENTATIONS)
     def opened(self, request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
         make: Callable[[Path], Opened] = IMPLEMENTATIONS[request.param]
         return make(tmp_path)
 
 
-class TestLyingStorageThatIsAskedAgain(StorageContract):
+class TestADirectoryOfAnother(StorageContract):
+    @pytest.fixture
+    def opened(self) -> Opened:
+        storage = MemoryStorage(MEMORY_BYTES)
+        return lambda: Below(storage, "deeper")
+
+
+class TestLyingStorageThatIsAskedAgain(ReadableStorageContract):
     """No answer can be trusted, and yet each promise holds. Ten seeds of each."""
 
     @pytest.fixture
@@ -80,17 +83,3 @@ class TestLyingStorageThatIsAskedAgain(StorageContract):
         storage = LyingStorage(MEMORY_BYTES, seed)
         draws = random.Random(seed)
         return lambda: PatientStorage(storage, ENOUGH, pause_s=lambda seconds: None, draw=draws.random)
-
-
-def test_a_storage_with_the_bare_port_is_readable_too() -> None:
-    storage = MemoryStorage(1 << 20)
-
-    class Bare:
-        write, read, list = storage.write, storage.read, storage.list
-
-    able = readable(Bare())  # type: ignore[arg-type]
-    able.write("dir/file", b"0123")
-    able.write("dir/sub/file", b"x")
-    assert able.sizes("dir") == {"file": 4}
-    assert able.open_input("dir/file").read() == b"0123"
-    assert able.is_file("dir/file") and able.is_directory("dir") and not able.is_directory("x")

@@ -22,7 +22,8 @@ import weir
 from tests.conftest import poll
 from tests.spark.helpers import KEYS, numbers, slow_settings, weight
 from weir import connectors as io
-from weir.runtime.storage.locations import location_below, open_storage
+from weir.runtime.storage.locations import location_below
+from weir.runtime.storage.opening import open_storage
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "jobs" / "counting.py"

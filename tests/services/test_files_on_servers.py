@@ -13,7 +13,8 @@ import weir
 from tests.services.conftest import new_place
 from tests.services.servers import Hdfs, Versitygw
 from weir import connectors as io
-from weir.runtime.storage.locations import location_below, open_storage
+from weir.runtime.storage.locations import location_below
+from weir.runtime.storage.opening import open_storage
 
 ROWS = 50_000
 

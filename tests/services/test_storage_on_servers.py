@@ -7,18 +7,18 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.contract.storage_contract import Opened, StorageContract
+from tests.contract.storage_contract import Opened, ReadableStorageContract
 from tests.services.conftest import new_place
 from tests.services.servers import ACCESS_KEY, SECRET_KEY, Hdfs, Versitygw
 from weir.errors import StorageUnavailable
-from weir.runtime.storage.locations import open_storage, readable
+from weir.runtime.storage.opening import open_storage
 from weir.runtime.storage.stores.retry import Patience
 
 S3 = [pytest.param("s3", marks=pytest.mark.quick), "minio"]
 QUICK = pytest.mark.quick
 
 
-class TestStorageOnServers(StorageContract):
+class TestStorageOnServers(ReadableStorageContract):
     @pytest.fixture(params=[pytest.param("s3", marks=QUICK), pytest.param("hdfs", marks=QUICK), "minio"])
     def kind(self, request: pytest.FixtureRequest) -> str:
         return str(request.param)
@@ -40,7 +40,7 @@ def test_what_a_console_marks_directories_with_is_no_file(
     server = servers(kind)
     assert isinstance(server, Versitygw)
     place = new_place(server)
-    storage = readable(open_storage(place))
+    storage = open_storage(place)
     storage.write("rows.jsonl", b"{}")
     for name in ("", "sub/", "sub/deeper/"):
         _mark(server, place, name)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from tests.sim.externals import SCHEMA, External, Row, SimSink, SimSource, make_rows, to_batch
+from tests.sim.externals import SCHEMA, External, Row, SimFileSink, SimSink, SimSource, make_rows, to_batch
 from tests.sim.timed import OTHER, TIMES, draw_timed
 from tests.sim.workload import ENDS, FIRST_PLACE, SCHEME, STEPS, Job
 from weir.config import Checkpoints, Mode, Settings
-from weir.connectors import Collection, FileSink, Generator
+from weir.connectors import Collection, Generator
 from weir.operators.sink import Sink
 from weir.operators.source import Source
 
@@ -140,7 +140,7 @@ def _draw_sink(rng: random.Random, end: str, external: External) -> Sink:
         return SimSink(external)
     format = rng.choice(["jsonl", "csv", "parquet", "arrow"])
     place = f"{SCHEME}://{FIRST_PLACE}/out/{end}"
-    return FileSink(place, format, roll_rows=rng.choice([3, 1_000]))  # type: ignore[arg-type]
+    return SimFileSink(external, place, format, roll_rows=rng.choice([3, 1_000]))  # type: ignore[arg-type]
 
 
 def draw_checkpoints(rng: random.Random) -> Checkpoints:

@@ -8,11 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from weir.config import Settings
+from weir.connectors.files.sink import FileFormat, FileSink
 from weir.errors import CheckpointError, StorageUnavailable
 from weir.ids import CheckpointId
 from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.sink import Sink, SinkWriter
 from weir.operators.source import Source, SourceReader
+from weir.runtime.ports import Opener
 from weir.snapshot.commit import CommitGrant
 from weir.snapshot.parts import Json
 
@@ -115,7 +118,9 @@ class SimReader(SourceReader):
 class External:
     """A transactional system outside the job: prepared transactions wait, committed ones are visible for good."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, opener: Opener) -> None:
+        self.opener = opener
+        """Of directories that sinks write to."""
         self.prepared: dict[str, list[tuple[Any, ...]]] = {}
         self.committed: dict[str, list[tuple[Any, ...]]] = {}
         self.trouble = 0.0
@@ -134,6 +139,17 @@ class External:
     def rows_of(self, uid: str) -> list[tuple[Any, ...]]:
         """What readers of one sink's output see."""
         return [row for name, rows in self.committed.items() if name.startswith(f"{uid}/") for row in rows]
+
+
+class SimFileSink(FileSink):
+    """The production sink into files, in the simulated storage."""
+
+    def __init__(self, external: External, path: str, format: FileFormat, *, roll_rows: int) -> None:
+        super().__init__(path, format, roll_rows=roll_rows)
+        self._external = external
+
+    def opener(self, settings: Settings) -> Opener:
+        return self._external.opener
 
 
 class SimSink(Sink):

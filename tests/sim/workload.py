@@ -15,7 +15,7 @@ import polars as pl
 
 import weir
 from tests.sim import loops
-from tests.sim.externals import SCHEMA, External, Row, SimSink, SimSource
+from tests.sim.externals import SCHEMA, External, Row, SimFileSink, SimSink, SimSource
 from tests.sim.timed import Timed
 from weir.config import Checkpoints, Settings
 from weir.connectors import FileSink
@@ -379,5 +379,5 @@ def totals_of(rows: Sequence[Row]) -> dict[int, tuple[int, int]]:
 
 def _sink_like(sink: Sink, external: External, place: str) -> Sink:
     if isinstance(sink, FileSink):
-        return FileSink(f"{SCHEME}://{place}", sink.format, roll_rows=sink.roll_rows)  # type: ignore[arg-type]
+        return SimFileSink(external, f"{SCHEME}://{place}", sink.format, roll_rows=sink.roll_rows)  # type: ignore[arg-type]
     return SimSink(external)

@@ -21,7 +21,7 @@ from tests.sim.hands import Hands
 from tests.sim.ports import SimClock
 from tests.sim.replacements import replace_drivers
 from tests.sim.stage import SimStage, SimTask, SimulationFailed
-from tests.sim.storage import SimStorage
+from tests.sim.storage import SimDirectory, SimStorage
 from tests.sim.users import Users, read_savepoint, savepoint_files
 from tests.sim.watch import Watch
 from tests.sim.work import Call, Process, Work, run_quietly
@@ -31,7 +31,6 @@ from weir.operators.sink import Sink
 from weir.runtime.driver.verdicts import Finished
 from weir.runtime.storage.attempts import current_lineage
 from weir.runtime.storage.checkpoints import CheckpointStore
-from weir.runtime.storage.locations import register_scheme
 
 STEPS_MAX = 60_000
 """A run that takes longer hangs."""
@@ -77,7 +76,7 @@ class World:
         self.trace: deque[str] = deque(maxlen=400)
         self.digest: int = after.digest if after else 0
         self._tracer, self.steps = trace, 0
-        self.external = External(self.rng)
+        self.external = External(self.rng, self.open_storage)
         self.storage: SimStorage = after.storage if after else SimStorage(self.rng)
         self.hangs = faults.Hangs(self, random.Random(f"hangs of {seed}"))
         self.storage.hangs_until_ms = self.hangs.until_ms
@@ -87,7 +86,6 @@ class World:
             self.storage.has_rename = self.rng.random() < 0.6
         self.place: str = str(int(after.place) + 1) if after else FIRST_PLACE
         self.job_storage = self.storage.below(f"{self.place}/sim")
-        register_scheme(SCHEME, lambda uri: self.storage.below(uri.split("://")[1]))
         self.job: Job = (
             self._goes_on(after, savepoint)
             if after and savepoint
@@ -155,6 +153,13 @@ class World:
 
     def new_lineage(self, driver: int) -> Lineage:
         return Lineage(f"{int(self.place):02x}{driver:08x}")
+
+    def open_storage(self, location: str, create: bool = True) -> SimDirectory:
+        """The opener of everybody in this world."""
+        scheme, _, path = location.partition("://")
+        if scheme != SCHEME:
+            raise SimulationFailed(f"{location} is not of this world")
+        return self.storage.below(path)
 
     def store(self) -> CheckpointStore:
         """As somebody sees it who looks now."""

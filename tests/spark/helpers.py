@@ -21,7 +21,7 @@ import psutil
 import weir
 from weir import connectors as io
 from weir.connectors.files.parts import PartDirectory
-from weir.runtime.storage.locations import open_storage
+from weir.runtime.storage.opening import open_storage
 
 N = TypeVar("N")
 

@@ -20,7 +20,7 @@ from tests.spark.helpers import KEYS, committed_rows, kill, notices_of, numbers,
 from weir import connectors as io
 from weir.errors import CheckpointError
 from weir.runtime.driver.notices import AttemptRunning, CheckpointSucceeded
-from weir.runtime.storage.locations import open_storage
+from weir.runtime.storage.opening import open_storage
 from weir.runtime.storage.state_files import CheckpointFiles
 from weir.runtime.storage.stores.files import LocalStorage
 from weir.snapshot.manifest import decode

@@ -6,6 +6,7 @@ import logging
 import pickle
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,9 @@ from weir.runtime.job.client import JobClient
 from weir.runtime.job.handle import Job
 from weir.runtime.job.registry import find_job
 from weir.runtime.net.lines import Lines, RunLines, Secret
-from weir.runtime.storage import locations as storage_module
-from weir.runtime.storage.locations import location_below, open_storage, open_writable
+from weir.runtime.ports import Storage
+from weir.runtime.storage.locations import location_below
+from weir.runtime.storage.opening import open_storage, open_writable
 from weir.runtime.storage.savepoints import origin_at
 from weir.runtime.storage.stores.files import LocalStorage
 from weir.runtime.storage.stores.retry import Patience
@@ -131,7 +133,7 @@ def test_what_carries_a_location_does_not_show_it() -> None:
 )
 def test_a_location_that_cannot_be_opened_is_named_without_them(location: str) -> None:
     with pytest.raises(WeirError) as caught:
-        open_writable(location, "Checkpoints.to", patience=Patience(retries_max=0))
+        open_writable(location, "Checkpoints.to", partial(open_storage, patience=Patience(retries_max=0)))
     assert CANARY not in "".join(traceback.format_exception(caught.value))
 
 
@@ -152,7 +154,12 @@ def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, eventually: Callable[..
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("COLUMNS", "400")
     monkeypatch.setattr(job_module, "SparkCluster", ObedientCluster)
-    monkeypatch.setitem(storage_module._registered, "canary", lambda uri: LocalStorage(str(tmp_path / _name(uri))))
+
+    def opener(uri: str, create: bool = True) -> Storage:
+        """For locations of which nobody may see the end."""
+        return LocalStorage(str(tmp_path / _name(uri)), create=create)
+
+    monkeypatch.setattr(ObedientCluster, "opener", staticmethod(opener))
     config = JobConfig("words", Checkpoints(every=None, to=URI), NoRestart(), Settings())
     place = location_below(URI, "words")
     made = Job(
@@ -160,7 +167,8 @@ def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, eventually: Callable[..
         config,
         run="0123456789",
         session=None,
-        store=store_of(open_storage(place), job="words"),
+        store=store_of(opener(place), job="words"),
+        opener=opener,
         storage_uri=place,
     )  # type: ignore[arg-type]
     made.start()

@@ -15,7 +15,7 @@ import weir
 from weir import connectors as io
 from weir.errors import ConfigError, DataError, UserCodeError, WeirError, shown
 from weir.runtime.spark.stage import ERROR_CHARACTERS_MAX, root_cause
-from weir.runtime.storage.locations import open_storage
+from weir.runtime.storage.opening import open_storage
 from weir.runtime.storage.stores.objects import ObjectStorage
 from weir.runtime.task.failures import for_driver
 from weir.testing import collect_local

@@ -70,15 +70,14 @@ IMPURE = frozenset(
 )
 """What neither an operator nor the graph may import: they are batches in, batches out, and a value."""
 
+ASSEMBLIES = ("job/launch.py", "local/run.py", "task/main.py")
+"""Where the real ports are put together. What the simulation runs, too, opens no storage but through its own."""
+
 FILE_LINES_MAX = 400
 LONG_FILES_MAX = {
     "src/weir/runtime/driver/loop.py": 410,
-    "src/weir/runtime/storage/checkpoints.py": 430,
-    "src/weir/runtime/storage/locations.py": 470,
     "src/weir/snapshot/coordinator/machine.py": 480,
     "src/weir/snapshot/messages.py": 450,
-    "tests/unit/runtime/storage/test_checkpoints.py": 470,
-    "tests/unit/runtime/storage/test_locations.py": 410,
 }
 """Those that have still to be split, and how long they may be until then."""
 
@@ -210,6 +209,18 @@ def test_the_snapshot_core_touches_no_clock_thread_socket_file_or_engine(path: P
     calls = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     called = [f"{node.lineno} {node.func.id}" for node in calls if node.func.id in SNAPSHOT_MAY_NOT_CALL]  # type: ignore[attr-defined]
     assert imported + called == []
+
+
+@each(files_in("runtime"))
+def test_storage_is_opened_by_who_puts_ports_together_and_handed_to_everybody_else(path: Path) -> None:
+    if short(path).removeprefix("src/weir/runtime/") in (*ASSEMBLIES, "storage/opening.py"):
+        return
+    opened = [
+        name
+        for _, name in imports_of(path)
+        if name.startswith("weir.runtime.storage.opening") or name.endswith(".patience_of")
+    ]
+    assert not opened, f"opens storage by itself ({opened[0]}): take an Opener (runtime/ports.py)"
 
 
 @each(files_in("operators", "graph"))

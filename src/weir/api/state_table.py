@@ -18,6 +18,7 @@ from weir.errors import CheckpointError
 from weir.ids import Uid
 from weir.operators.base import key_group_range
 from weir.runtime.driver.compatibility import stored_schema
+from weir.runtime.storage.opening import open_storage
 from weir.runtime.storage.savepoints import origin_at
 from weir.runtime.storage.state_files import CheckpointFiles
 from weir.snapshot.manifest import Manifest, OperatorSnapshot
@@ -54,15 +55,13 @@ def read(spark: SparkSession, checkpoint: str | os.PathLike[str], *, uid: str, s
     Spark reads the parts of the old subtasks in parallel.
     """
     origin = origin_at(os.fspath(checkpoint))
-    manifest = origin.read(origin.open())
+    manifest = origin.read(origin.open(open_storage))
     operator = _operator(manifest, uid, origin.location)
     chosen = _state(operator, uid, state)
     root, count, max_parallelism = origin.root, len(operator.parts), manifest.max_parallelism
-    schema = _shown(stored_schema(operator, chosen, CheckpointFiles(origin.open()), max_parallelism))
+    schema = _shown(stored_schema(operator, chosen, CheckpointFiles(origin.open(open_storage)), max_parallelism))
 
     def tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from weir.runtime.storage.locations import open_storage
-
         files = CheckpointFiles(open_storage(root, create=False))
         for batch in batches:
             for index in batch.column(0).to_pylist():
@@ -80,7 +79,7 @@ def read(spark: SparkSession, checkpoint: str | os.PathLike[str], *, uid: str, s
 def state_tables(checkpoint: str | os.PathLike[str], *, uid: str, state: str | None = None) -> Iterator[pa.Table]:
     """The same in this process, as Arrow tables in the form of state files."""
     origin = origin_at(os.fspath(checkpoint))
-    storage = origin.open()
+    storage = origin.open(open_storage)
     manifest = origin.read(storage)
     operator = _operator(manifest, uid, origin.location)
     chosen, files = _state(operator, uid, state), CheckpointFiles(storage)
@@ -91,7 +90,7 @@ def state_tables(checkpoint: str | os.PathLike[str], *, uid: str, state: str | N
 def describe(checkpoint: str | os.PathLike[str]) -> list[StateSummary]:
     """Every state that a checkpoint or savepoint holds. Reads the state to count its rows."""
     origin = origin_at(os.fspath(checkpoint))
-    storage = origin.open()
+    storage = origin.open(open_storage)
     manifest = origin.read(storage)
     files = CheckpointFiles(storage)
     found = []

@@ -20,7 +20,8 @@ import pyarrow as pa
 from weir.bench.harness import BenchReport
 from weir.config import Size, size_bytes
 from weir.runtime.ports import Storage
-from weir.runtime.storage.locations import location_below, open_writable, shown_location
+from weir.runtime.storage.locations import location_below, shown_location
+from weir.runtime.storage.opening import open_storage, open_writable
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ class _Measured:
 def run_checkpoint_store(options: StoreOptions) -> BenchReport:
     """Measure a location."""
     place = location_below(options.to, f"weir-bench-{uuid.uuid4().hex}")
-    storage = open_writable(place, "--to: the location")
+    storage = open_writable(place, "--to: the location", open_storage)
     measured = _Measured()
     start = time.perf_counter()
     try:

@@ -21,7 +21,8 @@ from weir.graph.plan import Plan
 from weir.ids import AttemptId, SubtaskId, VertexId
 from weir.runtime.clock import SystemClock
 from weir.runtime.net.channels import LocalChannel
-from weir.runtime.storage.locations import MemoryStorage
+from weir.runtime.storage.opening import open_storage
+from weir.runtime.storage.stores.memory import MemoryStorage
 from weir.runtime.task.chain import Chain
 from weir.runtime.task.gate import Gate
 from weir.runtime.task.inner_subtask import InnerSubtask, Inputs
@@ -143,7 +144,14 @@ def _subtask(channels: Sequence[LocalChannel], emit: Callable[[pa.RecordBatch], 
         gate=Gate(Plan((), (), 128), here, nobody),
         sink=None,
         snapshotter=Snapshotter(
-            here, AttemptId(1), storage=storage, background=nobody, control=nobody, clock=clock, sink=None
+            here,
+            AttemptId(1),
+            storage=storage,
+            background=nobody,
+            control=nobody,
+            clock=clock,
+            sink=None,
+            opener=open_storage,
         ),
         clock=clock,
         buffer_timeout_ms=10.0,

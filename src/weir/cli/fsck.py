@@ -10,9 +10,11 @@ from rich.console import Console
 from rich.text import Text
 
 from weir.errors import ConfigError
+from weir.runtime.storage.below import Below
 from weir.runtime.storage.fsck import CheckedCheckpoint, Report, examined, job_directories, strays_beside
 from weir.runtime.storage.fsck import repair as repaired
-from weir.runtime.storage.locations import Below, open_storage, shown_location
+from weir.runtime.storage.locations import shown_location
+from weir.runtime.storage.opening import open_storage
 
 
 def run_fsck(location: str, *, repair: bool, as_json: bool) -> bool:

@@ -13,9 +13,10 @@ from typing import Protocol, TypeAlias, TypeVar
 import pyarrow as pa
 
 from weir.graph.plan import Plan
-from weir.ids import AttemptId, ChannelId, TaskIndex
+from weir.ids import AttemptId, ChannelId, CheckpointId, TaskIndex
 from weir.snapshot.elements import Marker
 from weir.snapshot.messages import FromTask, ToTask
+from weir.snapshot.parts import FileRef
 
 T = TypeVar("T")
 
@@ -136,3 +137,29 @@ class Storage(Protocol):
         """Give a file another name, durably; at the new one it appears at once. FileNotFoundError when `source` is not
         there. FileExistsError, and nothing changed, when another file has the new name; one with the same content is
         what an earlier move left that was cut off, and this one completes it."""
+
+
+class Opener(Protocol):
+    """Opens storage by its location, for what lies elsewhere than a job's own checkpoints: savepoints, and what a job
+    starts from."""
+
+    def __call__(self, location: str, create: bool = True) -> Storage:
+        """The storage at a local path or URI; `create` makes the directory when it is not there. ConfigError when it is
+        no location."""
+
+
+class Copies(Protocol):
+    """Copies of state files near the tasks that wrote them. They are a convenience: nothing fails for want of one, and
+    whatever goes wrong with one, storage has the file."""
+
+    def find(self, file: FileRef) -> str | None:
+        """The path of a copy that is exactly what the manifest says, if there is one."""
+
+    def keep(self, path: str, data: pa.Buffer | bytes) -> None:
+        """Keep the content of a file that storage has at `path`."""
+
+    def keep_file(self, path: str, local_path: str) -> None:
+        """The same of a file that will not be changed in place."""
+
+    def completed(self, checkpoint: CheckpointId) -> None:
+        """What belongs to no checkpoint from this one on may go."""

@@ -15,7 +15,7 @@ from weir.operators.aggregates import named as of
 from weir.operators.aggregates.running import RunningAggregate
 from weir.operators.base import Frozen
 from weir.runtime.storage import layout
-from weir.runtime.storage.locations import open_storage
+from weir.runtime.storage.opening import open_storage
 from weir.runtime.storage.state_files import CheckpointWriter
 from weir.snapshot.manifest import build, encode
 from weir.snapshot.parts import OperatorPart, Position, StatePart

@@ -18,7 +18,7 @@ from weir.ids import AttemptId, CheckpointId, SubtaskId
 from weir.operators.base import OperatorContext, OperatorSpec
 from weir.runtime.driver.compatibility import POSITION, Fate, Finding, check_compatible, check_names, misfits_of
 from weir.runtime.storage import layout
-from weir.runtime.storage.locations import open_storage
+from weir.runtime.storage.opening import open_storage
 from weir.runtime.storage.savepoints import origin_at
 from weir.runtime.storage.state_files import CheckpointWriter
 from weir.snapshot.manifest import build, encode
@@ -151,7 +151,7 @@ def test_an_aggregate_that_is_left_out_is_dropped_and_one_more_is_refused(checkp
 def test_values_that_would_be_lost_are_refused_at_the_start_unless_the_user_says_so(checkpoint: Path) -> None:
     values = {"total": weir.ValueState("int"), "gone": weir.ValueState("long")}
     origin = origin_at(str(checkpoint))
-    manifest, storage = origin.read(origin.open()), origin.open()
+    manifest, storage = origin.read(origin.open(open_storage)), origin.open(open_storage)
     check_compatible(manifest, job(Old(), values=values, extra=AGGREGATES), storage)
     without_value = job(Old(), values={"total": values["total"]}, extra=AGGREGATES)
     with pytest.raises(CheckpointError, match=r"(?s)batches state.gone: dropped: .*allow_dropped_state"):
@@ -215,7 +215,7 @@ def test_a_start_refuses_with_all_that_weir_check_has_found_and_in_its_words(
     checkpoint: Path, misfit: str, may_drop: bool
 ) -> None:
     plan, origin = MISFITS[misfit](), origin_at(str(checkpoint))
-    manifest, storage = origin.read(origin.open()), origin.open()
+    manifest, storage = origin.read(origin.open(open_storage)), origin.open(open_storage)
     expected = misfits_of(check_upgrade(checkpoint, plan), may_drop=may_drop)
     assert refused_by(lambda: check_compatible(manifest, plan, storage, may_drop=may_drop)) == expected
     assert (misfit == "nothing") == (misfits_of(check_upgrade(checkpoint, plan)) == [])

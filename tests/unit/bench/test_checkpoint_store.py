@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from weir.bench import checkpoint_store
 from weir.cli.main import application
-from weir.runtime.storage.locations import MemoryStorage, register_scheme
+from weir.runtime.storage.stores.memory import MemoryStorage
 
 SMALL = ["--calls", "3", "--files", "4", "--file-size", "1KB", "--large-size", "64KB"]
 
@@ -42,8 +43,10 @@ class Forgetful(MemoryStorage):
 
 
 @pytest.mark.parametrize("kind", [Careless, Forgetful])
-def test_a_store_that_does_not_keep_its_promises_fails_the_benchmark(kind: type[MemoryStorage]) -> None:
+def test_a_store_that_does_not_keep_its_promises_fails_the_benchmark(
+    kind: type[MemoryStorage], monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage = kind(1 << 24)
-    register_scheme("wrong", lambda uri: storage)
+    monkeypatch.setattr(checkpoint_store, "open_storage", lambda location: storage)
     code, report = bench("wrong://bucket")
     assert code == 1 and report["verified"] is False

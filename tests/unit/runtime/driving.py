@@ -29,6 +29,7 @@ from weir.runtime.driver import phases
 from weir.runtime.driver.loop import Driver
 from weir.runtime.driver.notices import Notice
 from weir.runtime.storage.attempts import current_lineage
+from weir.runtime.storage.opening import open_storage
 from weir.snapshot.coordinator.under_way import CoordinatorSettings
 from weir.snapshot.manifest import Manifest
 from weir.snapshot.messages import (
@@ -121,6 +122,7 @@ class Stage:
             background=self.background,
             cluster=self.cluster,
             store=store_of(self.storage, current_lineage(self.storage) or LIFE if resume else lineage),
+            opener=open_storage,
             settings=CoordinatorSettings.from_config(checkpoints),
             notify=self.notices.append,
             chance=lambda: 1.0,

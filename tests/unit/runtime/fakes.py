@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -25,9 +26,9 @@ from weir.operators.base import (
 )
 from weir.operators.sink import Sink, SinkWriter
 from weir.operators.source import Source, SourceReader
-from weir.runtime.storage.locations import MemoryStorage
+from weir.runtime.storage.stores.memory import MemoryStorage
 from weir.snapshot.commit import CommitGrant
-from weir.snapshot.parts import Inline, Json
+from weir.snapshot.parts import FileRef, Inline, Json
 
 SCHEMA = pa.schema([("n", pa.int64())])
 
@@ -254,6 +255,26 @@ class ShelfWriter(SinkWriter):
 
     def close(self) -> None:
         self.closed = True
+
+
+class KeptCopies:
+    """Local copies that only remember what they were given and told."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+        self.heard: list[CheckpointId] = []
+
+    def find(self, file: FileRef) -> str | None:
+        return None
+
+    def keep(self, path: str, data: pa.Buffer | bytes) -> None:
+        self.kept[path] = bytes(data)
+
+    def keep_file(self, path: str, local_path: str) -> None:
+        self.kept[path] = Path(local_path).read_bytes()
+
+    def completed(self, checkpoint: CheckpointId) -> None:
+        self.heard.append(checkpoint)
 
 
 class FaultyStorage(MemoryStorage):

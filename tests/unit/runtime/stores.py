@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.unit.runtime.fakes import FaultyStorage
 from weir.ids import AttemptId, CheckpointId, Lineage, Uid
 from weir.runtime.ports import Storage
+from weir.runtime.storage.below import Below
 from weir.runtime.storage.checkpoints import CheckpointStore, Claim
-from weir.runtime.storage.locations import Below
 from weir.snapshot.manifest import Manifest, OperatorSnapshot, PartOf
 from weir.snapshot.parts import Position
 

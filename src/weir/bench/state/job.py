@@ -29,6 +29,7 @@ from weir.bench.epochs import Arrays, FoldSink
 from weir.bench.harness import BenchOptions, Show, bench
 from weir.errors import WeirError
 from weir.ids import Uid
+from weir.runtime.storage.opening import open_storage
 from weir.runtime.storage.savepoints import origin_at
 from weir.snapshot.parts import Position, read_as
 
@@ -200,5 +201,5 @@ def _counts(table: pa.Table) -> int:
 
 def _rows_given(checkpoint: Path) -> int:
     origin = origin_at(str(checkpoint))
-    parts = origin.read(origin.open()).operators[Uid("source")].parts
+    parts = origin.read(origin.open(open_storage)).operators[Uid("source")].parts
     return sum(sum(position.value["rounds"].values()) for part in parts if (position := read_as(part.inline, Position)))

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
-from weir.runtime.storage.locations import absolute_location, location_below, open_storage, scheme_of
-from weir.runtime.storage.stores.retry import Patience
+from weir.runtime.ports import Opener
+from weir.runtime.storage.locations import absolute_location, location_below, scheme_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,10 +83,10 @@ def _each(sequence: Any) -> list[Any]:
 # --- Copies -------------------------------------------------------------------------------------------
 
 
-def copied(frame: DataFrame, location: str, *, reuse: bool, patience: Patience) -> DataFrame:
+def copied(frame: DataFrame, location: str, opener: Opener, *, reuse: bool) -> DataFrame:
     """The DataFrame as parquet files at `location`; with `reuse`, as they are if an earlier run has completed them."""
     session = frame.sparkSession
-    storage = open_storage(location, patience=patience)
+    storage = opener(location)
     rows = _spark_location(location_below(location, "rows"))
     if not (reuse and COPY_MARKER in storage.list("")):
         storage.delete(COPY_MARKER)

@@ -21,7 +21,7 @@ from weir.runtime.net.lines import RunLines
 from weir.runtime.spark.feed import FeedHub
 from weir.runtime.spark.session import check_slots, driver_host, is_local, task_host
 from weir.runtime.storage.leftovers import TemporaryPlace
-from weir.runtime.storage.stores.retry import patience_of
+from weir.runtime.storage.opening import opener_of
 from weir.schema import parse_type
 from weir.snapshot.parts import Json
 
@@ -69,8 +69,7 @@ class DataFrameSource(Source):
         self._check_slot(driver)
         frame = self._dataframe
         if not is_replayable(frame):
-            patience = patience_of(driver.settings)
-            frame = copied(frame, self._directory(driver), reuse=driver.resume, patience=patience)
+            frame = copied(frame, self._directory(driver), opener_of(driver.settings), reuse=driver.resume)
         host = driver_host(driver.session)
         self._hub = FeedHub(
             frame,

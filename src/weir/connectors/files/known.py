@@ -14,8 +14,8 @@ from typing import cast
 import pyarrow as pa
 
 from weir.errors import DataError
-from weir.runtime.storage.locations import ReadableStorage
 from weir.runtime.storage.stores.details import FileDetails
+from weir.runtime.storage.stores.readable import ReadableStorage
 from weir.snapshot.parts import Json
 
 SMALL_FILE_BYTES = 65_536

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from weir.config import Settings
 from weir.connectors.files.known import KnownFiles
 from weir.connectors.formats.csv_entrances import CsvEntrances
 from weir.connectors.formats.readers import Reading, RowBlock, SplitReader, open_split
@@ -20,7 +21,6 @@ from weir.operators.base import InlinePart, OperatorContext
 from weir.operators.source import SourceReader
 from weir.runtime.storage.stores.details import FileDetails
 from weir.runtime.storage.stores.files import translated
-from weir.runtime.storage.stores.retry import Patience, patience_of
 from weir.snapshot.parts import Json
 
 WAIT_MIN_MS, WAIT_MAX_MS = 1.0, 100.0
@@ -28,7 +28,7 @@ WAIT_MIN_MS, WAIT_MAX_MS = 1.0, 100.0
 Opened: TypeAlias = "tuple[Reading, KnownFiles, Callable[[], dict[str, FileDetails]]]"
 """How to read, what is known of the files, and how to list them."""
 
-OpenReading: TypeAlias = Callable[[str, str, Patience], Opened]
+OpenReading: TypeAlias = Callable[[str, str, Settings], Opened]
 
 
 class FilesReader(SourceReader):
@@ -57,7 +57,7 @@ class FilesReader(SourceReader):
     def open(self, context: OperatorContext, restored: Sequence[InlinePart] | None) -> None:
         self._index, self._parallelism = context.index, context.parallelism
         label = f"{context.name!r} (uid {context.uid!r})"
-        self._reading, self._files, self._list = self._open_reading(label, context.uid, patience_of(context.settings))
+        self._reading, self._files, self._list = self._open_reading(label, context.uid, context.settings)
         parts = [part.value for part in restored or () if part.value is not None]
         for part in parts:
             self._restore(part)

@@ -22,8 +22,9 @@ from weir.errors import CheckpointError, ConfigError, shown
 from weir.ids import AttemptId, CheckpointId
 from weir.operators.base import OperatorContext
 from weir.operators.sink import Fence, Sink, SinkOwner, SinkWriter
-from weir.runtime.storage.locations import absolute_location, open_storage, open_writable, place_of, shown_location
-from weir.runtime.storage.stores.retry import DEFAULT_PATIENCE, patience_of
+from weir.runtime.ports import Opener
+from weir.runtime.storage.locations import absolute_location, place_of, shown_location
+from weir.runtime.storage.opening import open_writable, opener_of
 from weir.snapshot.commit import CommitGrant
 from weir.snapshot.parts import Json
 
@@ -69,7 +70,7 @@ class FileSink(Sink):
         check_encodable(schema, format=self.format, name=name)
 
     def validate(self, owner: SinkOwner) -> None:
-        storage = open_writable(self.path, f"sink {owner.name!r}: the directory", patience=patience_of(owner.settings))
+        storage = open_writable(self.path, f"sink {owner.name!r}: the directory", self.opener(owner.settings))
         if not storage.creates_atomically:
             raise ConfigError(
                 f"sink {owner.name!r}: {shown_location(self.path)!r} cannot move a file without replacing what is "
@@ -109,8 +110,11 @@ class FileSink(Sink):
 
     def parts(self, settings: Settings | None = None) -> PartDirectory:
         """The directory's parts, opened anew. `settings`: of the job that opens them."""
-        patience = DEFAULT_PATIENCE if settings is None else patience_of(settings)
-        return PartDirectory(open_storage(self.path, patience=patience), shown_location(self.path))
+        return PartDirectory(self.opener(settings or Settings())(self.path), shown_location(self.path))
+
+    def opener(self, settings: Settings) -> Opener:
+        """What opens the directory, for a job of these settings. The simulation has one of its own."""
+        return opener_of(settings)
 
 
 class FileSinkWriter(SinkWriter):

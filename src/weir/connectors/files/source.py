@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from weir.config import Duration, Size, duration_ms, size_bytes
+from weir.config import Duration, Settings, Size, duration_ms, size_bytes
 from weir.connectors.files.known import KnownFiles, check_link
 from weir.connectors.files.reader import FilesReader, Opened
 from weir.connectors.formats.arrow import arrow_schema_of
@@ -24,17 +24,11 @@ from weir.connectors.formats.readers import OnError, Reading
 from weir.connectors.formats.splits import Format, check_format, format_of, wanted
 from weir.errors import ConfigError, DataError, SchemaError, shown
 from weir.operators.source import Source, SourceReader
-from weir.runtime.storage.locations import (
-    ReadableStorage,
-    absolute_location,
-    open_storage,
-    open_writable,
-    readable,
-    shown_location,
-    split_location,
-)
+from weir.runtime.ports import Opener
+from weir.runtime.storage.locations import absolute_location, shown_location, split_location
+from weir.runtime.storage.opening import open_writable, opener_of
 from weir.runtime.storage.stores.details import FileDetails
-from weir.runtime.storage.stores.retry import DEFAULT_PATIENCE, Patience
+from weir.runtime.storage.stores.readable import ReadableOpener, ReadableStorage
 from weir.schema import format_schema, parse_schema
 
 TEXT_SCHEMA = pa.schema([("value", pa.string())])
@@ -111,9 +105,10 @@ class Files(Source):
     def validate(self, name: str) -> None:
         """Everything that can be known before the start is checked here, where the user sees it."""
         try:
-            storage, directory, pattern = self._located()
+            opener = self.opener(Settings())
+            storage, directory, pattern = self._located(opener)
             found = wanted(storage.details(""), pattern)
-            reading = self._reading(storage, directory, operator=repr(name), uid=name)
+            reading = self._reading(storage, directory, opener, operator=repr(name), uid=name)
             for file, details in found.items():
                 format_of(file, self.format)
                 check_link(file, details, reading.where(file), follow=self._follows(directory))
@@ -126,24 +121,30 @@ class Files(Source):
         except OSError as error:
             raise ConfigError(f"source {name!r}: {shown_location(self.path)} cannot be read: {error}") from error
         if self.side_file is not None:
-            open_writable(self.side_file, f"source {name!r}: the directory for malformed lines")
+            what = f"source {name!r}: the directory for malformed lines"
+            open_writable(self.side_file, what, self.opener(Settings()))
         # Listed once, so that all subtasks read the same set, also after a restart without a checkpoint.
         self._listed = found if self.bounded else None
 
     def reader(self) -> SourceReader:
         return FilesReader(self._open, watch_ms=self.watch_ms, split_bytes=self.split_bytes, clock=self.clock)
 
-    def _open(self, operator: str, uid: str, patience: Patience) -> Opened:
+    def opener(self, settings: Settings) -> ReadableOpener:
+        """What opens the files, for a job of these settings."""
+        return opener_of(settings)
+
+    def _open(self, operator: str, uid: str, settings: Settings) -> Opened:
         """For a reader: how to read, what is known of the files, and a function that lists those to read."""
-        storage, directory, pattern = self._located(patience)
-        reading = self._reading(storage, directory, operator=operator, uid=uid)
+        opener = self.opener(settings)
+        storage, directory, pattern = self._located(opener)
+        reading = self._reading(storage, directory, opener, operator=operator, uid=uid)
         known = KnownFiles(
             storage,
             where=reading.where,
             check_modified=self.check_modified,
             follow_links=self._follows(directory),
         )
-        reading = replace(reading, storage=known.as_storage(), patience=patience)
+        reading = replace(reading, storage=known.as_storage())
         if self._listed is not None:
             return reading, known, self._listed.copy
         return reading, known, lambda: wanted(storage.details(""), pattern)
@@ -152,18 +153,17 @@ class Files(Source):
         """A link that is named itself is followed, too."""
         return self.follow_links or directory != shown_location(self.path)
 
-    def _located(self, patience: Patience = DEFAULT_PATIENCE) -> tuple[ReadableStorage, str, str]:
+    def _located(self, opener: ReadableOpener) -> tuple[ReadableStorage, str, str]:
         """The storage of the directory, how messages name it, and the pattern of the names to read."""
-        storage, where = readable(open_storage(self.path, create=False, patience=patience)), shown_location(self.path)
+        storage, where = opener(self.path, create=False), shown_location(self.path)
         if storage.is_file(""):
             directory, file = split_location(self.path)
-            storage = readable(open_storage(directory, create=False, patience=patience))
-            return storage, shown_location(directory), _literally(file)
+            return opener(directory, create=False), shown_location(directory), _literally(file)
         if not storage.is_directory(""):
             raise ConfigError(f"there is no file or directory at {where}; mend the path, or create the directory")
         return storage, where, self.pattern
 
-    def _reading(self, storage: ReadableStorage, directory: str, *, operator: str, uid: str) -> Reading:
+    def _reading(self, storage: ReadableStorage, directory: str, opener: Opener, *, operator: str, uid: str) -> Reading:
         return Reading(
             storage=storage,
             location=directory,
@@ -175,6 +175,7 @@ class Files(Source):
             delimiter=self.delimiter,
             on_error=self.on_error,
             side_file=self.side_file,
+            opener=opener,
             block_bytes=self.block_bytes,
         )
 
@@ -197,7 +198,7 @@ class Files(Source):
             )
 
     def _schema_of_first_file(self) -> pa.Schema:
-        storage, directory, pattern = self._located()
+        storage, directory, pattern = self._located(self.opener(Settings()))
         for file in (file for file, size in wanted(storage.sizes(""), pattern).items() if size):
             format = format_of(file, self.format)
             if format == "text":

@@ -13,7 +13,7 @@ from weir.connectors.formats.line_blocks import open_unchanged
 from weir.connectors.formats.parquet import cast_rows, check_columns, damage_named_as
 from weir.connectors.formats.splits import Split
 from weir.errors import DataError
-from weir.runtime.storage.locations import ReadableStorage
+from weir.runtime.storage.stores.readable import ReadableStorage
 
 
 class ArrowSplit:

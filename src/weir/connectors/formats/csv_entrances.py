@@ -20,7 +20,7 @@ from weir.connectors.formats.line_blocks import (
 )
 from weir.connectors.formats.splits import Split
 from weir.errors import DataError
-from weir.runtime.storage.locations import ReadableStorage
+from weir.runtime.storage.stores.readable import ReadableStorage
 
 STEP_BYTES = 4 * BLOCK_BYTES
 """What is looked at before the subtask turns to the rest of its work."""

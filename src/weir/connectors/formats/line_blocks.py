@@ -18,7 +18,7 @@ import pyarrow as pa
 from weir.connectors.formats.csv_records import BYTE_ORDER_MARK
 from weir.connectors.formats.splits import Split, codec_of
 from weir.errors import DataError, StorageUnavailable
-from weir.runtime.storage.locations import ReadableStorage
+from weir.runtime.storage.stores.readable import ReadableStorage
 
 BLOCK_BYTES = 4 << 20
 READ_AHEAD_BYTES = 64 << 10

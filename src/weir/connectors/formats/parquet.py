@@ -16,7 +16,7 @@ from weir.connectors.formats.exact_values import Unfit, cast_exactly, is_kin
 from weir.connectors.formats.line_blocks import open_unchanged
 from weir.connectors.formats.splits import Split
 from weir.errors import DataError, SchemaError, StorageUnavailable
-from weir.runtime.storage.locations import ReadableStorage
+from weir.runtime.storage.stores.readable import ReadableStorage
 from weir.schema import format_schema, format_type
 
 BATCH_ROWS = 65_536

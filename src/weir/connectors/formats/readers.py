@@ -25,8 +25,8 @@ from weir.connectors.formats.parquet import ParquetSplit, check_columns, file_sc
 from weir.connectors.formats.splits import Format, Split, codec_of, format_of
 from weir.connectors.names import name_of
 from weir.errors import DataError
-from weir.runtime.storage.locations import ReadableStorage, open_storage
-from weir.runtime.storage.stores.retry import DEFAULT_PATIENCE, Patience
+from weir.runtime.ports import Opener
+from weir.runtime.storage.stores.readable import ReadableStorage
 from weir.schema import format_schema
 from weir.texts import quoted
 
@@ -60,8 +60,9 @@ class Reading:
     delimiter: str
     on_error: OnError
     side_file: str | None
+    opener: Opener
+    """Opens the directory of side files."""
     block_bytes: int = BLOCK_BYTES
-    patience: Patience = DEFAULT_PATIENCE
 
     def where(self, file: str) -> str:
         return f"source {self.operator}: {self.location}/{file}"
@@ -204,7 +205,7 @@ class _LineReader(SplitReader):
         ]
         name = f"malformed-{name_of(self._reading.uid)}-{name_of(self._split.file)}-{block.offset}.jsonl"
         text = "".join(json.dumps(record) + "\n" for record in records)
-        open_storage(str(self._reading.side_file), patience=self._reading.patience).publish(name, text.encode())
+        self._reading.opener(str(self._reading.side_file)).publish(name, text.encode())
 
 
 class _CsvReader(_LineReader):

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from weir.config import Settings
 from weir.errors import OwnershipError, ProtocolViolation, StorageFull, StorageUnavailable, code_of
 from weir.graph.plan import Plan
 from weir.ids import AttemptId
@@ -22,7 +21,7 @@ from weir.runtime.driver.claims import ClaimDesk
 from weir.runtime.driver.notices import Notice
 from weir.runtime.driver.region import Region
 from weir.runtime.driver.retirement_desk import RetirementDesk
-from weir.runtime.ports import Background, Clock
+from weir.runtime.ports import Background, Clock, Opener
 from weir.runtime.storage.checkpoints import CheckpointStore
 from weir.runtime.storage.savepoints import SavepointDesk
 from weir.snapshot import messages as m
@@ -78,6 +77,7 @@ class Ports:
     clock: Clock
     background: Background
     store: CheckpointStore
+    opener: Opener
     notify: Callable[[Notice], None]
 
 
@@ -90,7 +90,6 @@ class CheckpointDesk:
         coordinator: Coordinator,
         claims: ClaimDesk,
         restarts: Restarts,
-        settings: Settings,
         ports: Ports,
     ) -> None:
         self._attempts = attempts
@@ -102,7 +101,7 @@ class CheckpointDesk:
         self._store = ports.store
         self._notify = ports.notify
         self._retirements = RetirementDesk(ports.store, ports.background)
-        self._savepoints = SavepointDesk(ports.background, settings)
+        self._savepoints = SavepointDesk(ports.background, ports.opener)
 
     def hear(self, event: CoordinatorEvent) -> None:
         """Tell the coordinator, and do what it wants."""

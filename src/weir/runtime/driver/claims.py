@@ -14,10 +14,9 @@ from weir.errors import ProtocolViolation, StorageUnavailable, shown
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId
 from weir.runtime.driver.sink_desk import SinkDesk
-from weir.runtime.ports import Background, Storage
+from weir.runtime.ports import Background, Opener, Storage
 from weir.runtime.storage.checkpoints import IDS_LEASED, CheckpointStore, Claim
 from weir.runtime.storage.savepoints import origin_at
-from weir.runtime.storage.stores.retry import patience_of
 from weir.snapshot.coordinator.orders import PublishManifest, PublishSavepoint
 from weir.snapshot.manifest import Kind, Manifest, build
 from weir.snapshot.messages import FromTask, SnapshotTaken
@@ -34,6 +33,7 @@ class ClaimDesk:
         run: str,
         store: CheckpointStore,
         background: Background,
+        opener: Opener,
         check: Callable[[Manifest, Storage], None],
     ) -> None:
         self.newest: AttemptId | None = None
@@ -46,6 +46,7 @@ class ClaimDesk:
         self._store = store
         self._sinks = SinkDesk(config, store.lineage, store.check_newest, lives=store.lives)
         self._background = background
+        self._opener = opener
         self._check = check
         self._origin = None if config.from_savepoint is None else origin_at(config.from_savepoint)
         self._is_adopted = False
@@ -166,7 +167,7 @@ class ClaimDesk:
 
     def _read_origin(self) -> tuple[Storage, Manifest]:
         assert self._origin is not None
-        storage = self._origin.open(patience_of(self._config.settings))
+        storage = self._origin.open(self._opener)
         return storage, self._origin.read(storage)
 
     def _clear_others(self) -> None:

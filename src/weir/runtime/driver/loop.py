@@ -33,7 +33,7 @@ from weir.runtime.driver.region import Region, laid_out
 from weir.runtime.driver.region_machine import AllRun
 from weir.runtime.driver.source_alignment import SourceAlignment
 from weir.runtime.driver.verdicts import Failed, Final, Finished, Stopped, Verdict
-from weir.runtime.ports import Background, Chance, Clock, Cluster
+from weir.runtime.ports import Background, Chance, Clock, Cluster, Opener
 from weir.runtime.storage.checkpoints import CheckpointStore, Claim
 from weir.snapshot import messages as m
 from weir.snapshot.coordinator.events import AttemptEnded, AttemptStarted, CheckpointRequested, Then, TimePassed
@@ -56,6 +56,7 @@ class Driver:
         background: Background,
         cluster: Cluster,
         store: CheckpointStore,
+        opener: Opener,
         settings: CoordinatorSettings,
         notify: Callable[[Notice], None] = lambda notice: None,
         chance: Chance = random.random,
@@ -75,6 +76,7 @@ class Driver:
             run=run,
             store=store,
             background=background,
+            opener=opener,
             check=lambda found, at: check_names(found, self._plan, at, may_drop=config.allow_dropped_state),
         )
         self._finish = FinishDesk(self._claims, self._restarts, clock, chance)
@@ -83,7 +85,7 @@ class Driver:
         self._ended: phases.Ended | None = None
         self._rescaling: Rescaling | None = None
         machines = self._coordinator, self._claims, self._restarts
-        self._checkpoints = CheckpointDesk(self, *machines, config.settings, Ports(clock, background, store, notify))
+        self._checkpoints = CheckpointDesk(self, *machines, Ports(clock, background, store, opener, notify))
         self.restarts = 0
 
     # --- What comes in -----------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from weir.runtime.job.failures import FailureRecord, Failures
 from weir.runtime.job.rescaling import rescaled
 from weir.runtime.job.service import JobService
 from weir.runtime.net.lines import Lines
+from weir.runtime.ports import Opener
 from weir.runtime.spark.cluster import SparkCluster
 from weir.runtime.spark.session import check_slots
 from weir.runtime.storage import layout
@@ -74,6 +75,7 @@ class Job:
         run: str,
         session: SparkSession,
         store: CheckpointStore,
+        opener: Opener,
         storage_uri: str | None,
         plan_at: Callable[[int], Plan] | None = None,
     ) -> None:
@@ -116,6 +118,7 @@ class Job:
             background=self._background,
             cluster=self._cluster,
             store=store,
+            opener=opener,
             settings=CoordinatorSettings.from_config(config.checkpoints),
             notify=self._noticed,
         )

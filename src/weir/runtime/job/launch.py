@@ -22,16 +22,17 @@ from weir.runtime.driver.compatibility import check_compatible
 from weir.runtime.driver.region import slots_of
 from weir.runtime.driver.sink_desk import SinkDesk
 from weir.runtime.job.handle import Job
-from weir.runtime.ports import Storage
+from weir.runtime.ports import Opener, Storage
 from weir.runtime.spark.session import check_private, check_slots, embedded_session
 from weir.runtime.storage import layout
 from weir.runtime.storage.attempts import current_lineage
 from weir.runtime.storage.checkpoints import CheckpointStore
-from weir.runtime.storage.locations import MemoryStorage, claimable, location_below, open_writable
+from weir.runtime.storage.locations import location_below
 from weir.runtime.storage.lost_notes import lineage_to_go_back_in
+from weir.runtime.storage.opening import claimable, open_writable, opener_of
 from weir.runtime.storage.patience import patiently
 from weir.runtime.storage.savepoints import going_on, left_to_commit, origin_at, without_pending
-from weir.runtime.storage.stores.retry import patience_of
+from weir.runtime.storage.stores.memory import MemoryStorage
 from weir.snapshot.checkpoints import PublishedCheckpoint
 
 if TYPE_CHECKING:
@@ -59,10 +60,11 @@ def submit(
         raise ConfigError(
             f"going back to checkpoint {config.back_to} is a way to resume: give resume=True (--resume), too"
         )
-    storage, storage_uri = patiently(config, lambda: _storage(config))
+    opener = opener_of(config.settings)
+    storage, storage_uri = patiently(config, lambda: _storage(config, opener))
     run = uuid.uuid4().hex
     current = current_lineage(storage)
-    config = _checked_origin(plan, config, storage, current)
+    config = _checked_origin(plan, config, storage, current, opener)
     store = _store(config, storage, current)
     # First of all, and without changing anything.
     store.check_free(config.resume)
@@ -75,12 +77,23 @@ def submit(
     check_slots(session, needed)
     # Before sources touch the directory: they may keep there what an earlier run needs.
     store.adopt(run, config.resume)
-    job = Job(plan, config, run=run, session=session, store=store, storage_uri=storage_uri, plan_at=plan_at)
+    job = Job(
+        plan,
+        config,
+        run=run,
+        session=session,
+        store=store,
+        opener=opener,
+        storage_uri=storage_uri,
+        plan_at=plan_at,
+    )
     job.start()
     return job
 
 
-def _checked_origin(plan: Plan, config: JobConfig, directory: Storage, current: Lineage | None) -> JobConfig:
+def _checked_origin(
+    plan: Plan, config: JobConfig, directory: Storage, current: Lineage | None, opener: Opener
+) -> JobConfig:
     """Refuse a savepoint that does not fit. One that is the very last checkpoint of the run that is here, as after
     `weir stop`, leaves nothing behind: then this run goes on from there, and its sinks with what they have written."""
     found = None
@@ -91,7 +104,7 @@ def _checked_origin(plan: Plan, config: JobConfig, directory: Storage, current: 
     if config.from_savepoint is None:
         return config
     origin = origin_at(config.from_savepoint)
-    storage = origin.open(patience_of(config.settings))
+    storage = origin.open(opener)
     manifest = origin.read_whole(storage)
     # What a sink had still to commit is left to the other run, so this one need not have that sink.
     check_compatible(without_pending(manifest), plan, storage, may_drop=config.allow_dropped_state)
@@ -108,7 +121,7 @@ def _checked_origin(plan: Plan, config: JobConfig, directory: Storage, current: 
     return replace(config, resume=config.resume or goes_on)
 
 
-def _storage(config: JobConfig) -> tuple[Storage, str | None]:
+def _storage(config: JobConfig, opener: Opener) -> tuple[Storage, str | None]:
     checkpoints = config.checkpoints
     if checkpoints is None or checkpoints.to is None:
         if config.resume:
@@ -117,7 +130,7 @@ def _storage(config: JobConfig) -> tuple[Storage, str | None]:
         return MemoryStorage(limit), None
     # Absolute: tasks have other working directories than the driver.
     uri = location_below(checkpoints.to, config.name)
-    storage = open_writable(uri, "Checkpoints.to: the checkpoint location", patience=patience_of(config.settings))
+    storage = open_writable(uri, "Checkpoints.to: the checkpoint location", opener)
     return claimable(storage, uri, exclusive=checkpoints.exclusive_storage), uri
 
 

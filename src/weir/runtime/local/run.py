@@ -25,7 +25,8 @@ from weir.runtime.driver.notices import CheckpointSucceeded, Notice
 from weir.runtime.driver.verdicts import Finished
 from weir.runtime.net.channels import LocalChannel
 from weir.runtime.storage.checkpoints import CheckpointStore
-from weir.runtime.storage.locations import MemoryStorage
+from weir.runtime.storage.opening import opener_of
+from weir.runtime.storage.stores.memory import MemoryStorage
 from weir.runtime.task.calls import ThreadedCalls
 from weir.runtime.task.deploy import deploy
 from weir.runtime.task.worker import Worker, WorkerConfig, WorkerPorts
@@ -135,7 +136,16 @@ class _Task:
         if isinstance(run.settings.backend, RocksDb):
             self._directory = tempfile.TemporaryDirectory(prefix="weir-", dir=run.settings.backend.directory)
         directory = None if self._directory is None else self._directory.name
-        ports = WorkerPorts(run.clock, run, self, self._background, run.storage, directory, ThreadedCalls)
+        ports = WorkerPorts(
+            run.clock,
+            run,
+            self,
+            self._background,
+            run.storage,
+            opener_of(run.settings),
+            directory=directory,
+            calls=ThreadedCalls,
+        )
         self.worker = Worker(self._config, ports)
         deploy(self.worker, order)
 
@@ -185,6 +195,7 @@ class LocalRun:
             background=self._background,
             cluster=self,
             store=store,
+            opener=opener_of(settings),
             settings=CoordinatorSettings(),
             notify=self._noticed,
         )

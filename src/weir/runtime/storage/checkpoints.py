@@ -15,8 +15,8 @@ from weir.ids import AttemptId, CheckpointId, Lineage
 from weir.runtime.ports import Storage
 from weir.runtime.storage import layout
 from weir.runtime.storage.attempts import Attempts, current_lineage, read_record
+from weir.runtime.storage.below import Below
 from weir.runtime.storage.going_back import copied
-from weir.runtime.storage.locations import Below
 from weir.runtime.storage.lost_notes import checkpoints_of, lost_lineages, unnoted
 from weir.runtime.storage.retirement import Retirement, begun_only
 from weir.snapshot.checkpoints import NONE_GIVEN_OUT, Listing, PublishedCheckpoint

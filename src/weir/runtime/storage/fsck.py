@@ -27,8 +27,8 @@ from weir.ids import CheckpointId, Lineage
 from weir.runtime.ports import Storage
 from weir.runtime.storage import layout
 from weir.runtime.storage.attempts import current_lineage, read_record
+from weir.runtime.storage.below import Below
 from weir.runtime.storage.checkpoints import CheckpointStore
-from weir.runtime.storage.locations import Below
 from weir.runtime.storage.lost_notes import checkpoints_of, lineages_of, lost_lineages, notes_of, started, unnoted
 from weir.runtime.storage.retirement import begun_only, files_of_lineage, prune_all
 from weir.runtime.storage.state_files import CheckpointFiles

@@ -1,8 +1,8 @@
 """Local copies of the state files that are written to storage, for a restart on the same host.
 
-Comes in: the storage port. Goes out: the same, which also keeps what is written, and
-finds it again by length and checksum. Copies are a convenience: whatever goes wrong
-with one, storage has the file. Bounded by what the last completed checkpoint names.
+Comes in: what was written, and which checkpoint is complete. Goes out: the paths of copies,
+found by length and checksum. Copies are a convenience: whatever goes wrong with one, storage
+has the file. Bounded by what the last completed checkpoint names. Storage is only read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _UNFINISHED = ".unfinished"
 
 
 class LocalCopies:
-    """Storage that keeps copies of state files in a local directory, which all tasks of a run on a host share."""
+    """Copies of state files in a local directory, which all tasks of a run on a host share. `storage`: of the job's
+    checkpoints, whose manifests say what is still wanted."""
 
     def __init__(self, storage: Storage, directory: str) -> None:
         self._storage = storage
@@ -33,8 +34,6 @@ class LocalCopies:
         self._lock = threading.Lock()
         self._completed: CheckpointId | None = None
         """The last one, as long as the copies before it are not removed."""
-
-    # --- Copies ---
 
     def find(self, file: FileRef) -> str | None:
         """The path of a copy that is exactly what the manifest says, if there is one. One that is not is removed."""
@@ -102,35 +101,24 @@ class LocalCopies:
             found += [name if below == "." else "/".join([*below.split(os.sep), name]) for name in names]
         return found
 
-    # --- Storage ---
 
-    @property
-    def creates_atomically(self) -> bool:
-        return self._storage.creates_atomically
+class NoCopies:
+    """Nothing is kept."""
 
-    def write(self, path: str, data: pa.Buffer | bytes) -> None:
-        self._storage.write(path, data)
+    def find(self, file: FileRef) -> str | None:
+        return None
 
-    def publish(self, path: str, data: bytes) -> None:
-        self._storage.publish(path, data)
+    def keep(self, path: str, data: pa.Buffer | bytes) -> None:
+        pass
 
-    def create(self, path: str, data: bytes) -> bool:
-        return self._storage.create(path, data)
+    def keep_file(self, path: str, local_path: str) -> None:
+        pass
 
-    def read(self, path: str) -> pa.Buffer:
-        return self._storage.read(path)
+    def completed(self, checkpoint: CheckpointId) -> None:
+        pass
 
-    def list(self, path: str) -> list[str]:
-        return self._storage.list(path)
 
-    def delete(self, path: str) -> None:
-        self._storage.delete(path)
-
-    def prune(self, path: str) -> None:
-        self._storage.prune(path)
-
-    def move(self, source: str, target: str) -> None:
-        self._storage.move(source, target)
+NO_COPIES = NoCopies()
 
 
 def _checkpoint_of(path: str) -> CheckpointId | None:

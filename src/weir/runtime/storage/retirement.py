@@ -24,8 +24,8 @@ from weir.ids import AttemptId, CheckpointId, Lineage
 from weir.runtime.ports import Storage
 from weir.runtime.storage import layout
 from weir.runtime.storage.attempts import Attempts
+from weir.runtime.storage.below import Below
 from weir.runtime.storage.layout import AttemptNote
-from weir.runtime.storage.locations import Below
 from weir.snapshot.manifest import decode
 
 DELETES_BETWEEN_LOOKS = 10

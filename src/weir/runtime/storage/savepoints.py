@@ -17,19 +17,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from weir.config import JobConfig, Settings
+from weir.config import JobConfig
 from weir.errors import CheckpointError, ConfigError, CorruptCheckpoint
 from weir.ids import CheckpointId, Uid
-from weir.runtime.ports import Background, Storage
+from weir.runtime.ports import Background, Opener, Storage
 from weir.runtime.storage import layout
-from weir.runtime.storage.locations import absolute_location, location_below, open_storage, scheme_of
+from weir.runtime.storage.locations import absolute_location, location_below, scheme_of
 from weir.runtime.storage.state_files import CheckpointWriter
-from weir.runtime.storage.stores.retry import DEFAULT_PATIENCE, Patience, patience_of
 from weir.snapshot.checkpoints import Listing
 from weir.snapshot.manifest import Manifest, PartOf, decode, encode
 from weir.snapshot.parts import PendingEpochs, read_as
-
-OpenStorage = Callable[[str], Storage]
 
 
 def new_savepoint(directory: str, job: str) -> str:
@@ -57,9 +54,9 @@ def publish_savepoint(storage: Storage, manifest: Manifest) -> None:
 class SavepointDesk:
     """Publishes a job's savepoints, and removes those that failed, behind its driver's back."""
 
-    def __init__(self, background: Background, settings: Settings) -> None:
+    def __init__(self, background: Background, opener: Opener) -> None:
         self._background = background
-        self._patience = patience_of(settings)
+        self._opener = opener
         self._failed: dict[str, CheckpointId] = {}
         """Where each lay, and the first checkpoint that could begin after it had failed."""
         self._publishing = 0
@@ -74,7 +71,7 @@ class SavepointDesk:
             self._close()
 
         self._publishing += 1
-        self._background.run(lambda: publish_savepoint(self._open(place), manifest), published)
+        self._background.run(lambda: publish_savepoint(self._opener(place), manifest), published)
 
     def discard(self, place: str, following: CheckpointId) -> None:
         """Nothing comes of this one. Tasks may still write to it for a while, hence `sweep` and `close`."""
@@ -105,10 +102,7 @@ class SavepointDesk:
     def _remove(self, places: list[str]) -> None:
         for place in places:
             with suppress(Exception):
-                discard_savepoint(self._open(place))
-
-    def _open(self, place: str) -> Storage:
-        return open_storage(place, patience=self._patience)
+                discard_savepoint(self._opener(place))
 
 
 def discard_savepoint(storage: Storage) -> None:
@@ -143,8 +137,8 @@ class Origin:
     def manifest_path(self) -> str:
         return f"{posixpath.basename(self._parts[0])}/{layout.MANIFEST}" if self._is_checkpoint else layout.MANIFEST
 
-    def open(self, patience: Patience = DEFAULT_PATIENCE) -> Storage:
-        return open_storage(self.root, create=False, patience=patience)
+    def open(self, opener: Opener) -> Storage:
+        return opener(self.root, create=False)
 
     def read(self, storage: Storage) -> Manifest:
         """The manifest, without what the other run has still to commit: that is no business of this one."""

@@ -1,6 +1,6 @@
 """The files of a subtask's state in storage: written into a checkpoint, and read out of one.
 
-Comes in: the storage port, and what operators froze. Goes out: files with length and
+Comes in: the storage port, the local copies if there are any, and what operators froze. Goes out: files with length and
 checksum, which are checked again when they are read. Knows no format of any file.
 """
 
@@ -14,9 +14,9 @@ import pyarrow as pa
 from weir.errors import CheckpointError, CorruptCheckpoint
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid
 from weir.operators.base import OperatorContext, Restored, RestoredInline, key_group_range
-from weir.runtime.ports import Storage
+from weir.runtime.ports import Copies, Storage
 from weir.runtime.storage import layout
-from weir.runtime.storage.local_copies import LocalCopies
+from weir.runtime.storage.local_copies import NO_COPIES
 from weir.snapshot.manifest import Manifest, checksum
 from weir.snapshot.parts import FileRef
 from weir.state.frozen import RestoredPart, RestoredParts, RestoredState
@@ -36,8 +36,10 @@ class CheckpointWriter:
         subtask: SubtaskId,
         state: str,
         breathe: Callable[[], None],
+        copies: Copies = NO_COPIES,
     ) -> None:
         self._storage = storage
+        self._copies = copies
         self._checkpoint = checkpoint
         self._attempt = attempt
         self._name = layout.state_name(uid, subtask.index, state)
@@ -47,8 +49,7 @@ class CheckpointWriter:
     def put(self, name: str, data: pa.Buffer | bytes, *, shared: bool = False) -> FileRef:
         path = self._path(name, shared)
         self._storage.write(path, data)
-        if isinstance(self._storage, LocalCopies):
-            self._storage.keep(path, data)
+        self._copies.keep(path, data)
         return self._written(path, data)
 
     def put_file(self, name: str, local_path: str, *, shared: bool = False) -> FileRef:
@@ -56,8 +57,7 @@ class CheckpointWriter:
         with pa.memory_map(local_path) as file:
             data = file.read_buffer()
             self._storage.write(path, data)
-            if isinstance(self._storage, LocalCopies):
-                self._storage.keep_file(path, local_path)
+            self._copies.keep_file(path, local_path)
             return self._written(path, data)
 
     def _written(self, path: str, data: pa.Buffer | bytes) -> FileRef:
@@ -76,11 +76,12 @@ class CheckpointWriter:
 class CheckpointFiles:
     """Files of a checkpoint, each checked against what the manifest says of it."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, copies: Copies = NO_COPIES) -> None:
         self._storage = storage
+        self._copies = copies
 
     def read(self, file: FileRef) -> pa.Buffer:
-        copy = self._copy(file)
+        copy = self._copies.find(file)
         if copy is not None:
             with pa.OSFile(copy) as local:
                 return local.read_buffer()
@@ -95,7 +96,7 @@ class CheckpointFiles:
         return data
 
     def fetch(self, file: FileRef, local_path: str) -> None:
-        copy = self._copy(file)
+        copy = self._copies.find(file)
         if copy is not None:
             try:
                 os.link(copy, local_path)
@@ -104,11 +105,8 @@ class CheckpointFiles:
                 pass  # on another disk, or removed just now
         with open(local_path, "wb") as fetched:
             fetched.write(self.read(file))
-        if copy is None and isinstance(self._storage, LocalCopies):
-            self._storage.keep_file(file.path, local_path)
-
-    def _copy(self, file: FileRef) -> str | None:
-        return self._storage.find(file) if isinstance(self._storage, LocalCopies) else None
+        if copy is None:
+            self._copies.keep_file(file.path, local_path)
 
 
 def check_file(data: pa.Buffer, file: FileRef) -> None:
@@ -130,7 +128,7 @@ class ForeignParts(RestoredParts):
 
 
 def restored_part(
-    manifest: Manifest, context: OperatorContext, storage: Storage, *, is_own: bool = True
+    manifest: Manifest, context: OperatorContext, storage: Storage, *, copies: Copies = NO_COPIES, is_own: bool = True
 ) -> Restored | None:
     """What the checkpoint holds for one operator of one subtask; None when it knows nothing of its uid."""
     operator = manifest.operators.get(context.uid)
@@ -138,7 +136,7 @@ def restored_part(
         return None
     inline = [RestoredInline(part.index, operator.parallelism, part.inline) for part in operator.parts]
     own = context.key_groups
-    files = CheckpointFiles(storage)
+    files = CheckpointFiles(storage, copies)
     found: dict[str, list[RestoredPart]] = {}
     dealt: dict[str, list[RestoredPart]] = {}
     for part in operator.parts:

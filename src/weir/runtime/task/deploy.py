@@ -9,8 +9,7 @@ from __future__ import annotations
 from weir.runtime.ports import Storage
 from weir.runtime.storage import layout
 from weir.runtime.storage.savepoints import Origin
-from weir.runtime.storage.stores.retry import patience_of
-from weir.runtime.task.worker import Worker, WorkerConfig, WorkerPorts
+from weir.runtime.task.worker import Worker, WorkerPorts
 from weir.snapshot.manifest import Manifest, decode
 from weir.snapshot.messages import DeployTask
 
@@ -18,16 +17,16 @@ from weir.snapshot.messages import DeployTask
 def deploy(worker: Worker, order: DeployTask) -> None:
     """Open the worker as the order says. When that fails half-way, whoever made the worker closes it, behind its
     background work: commits of what was restored may have begun there already."""
-    manifest, origin = _restored(order, worker.config, worker.ports)
+    manifest, origin = _restored(order, worker.ports)
     worker.open(manifest, origin)
 
 
-def _restored(order: DeployTask, config: WorkerConfig, ports: WorkerPorts) -> tuple[Manifest | None, Storage | None]:
+def _restored(order: DeployTask, ports: WorkerPorts) -> tuple[Manifest | None, Storage | None]:
     """What to start from, and where that lies when it is not among the job's own checkpoints."""
     if order.restore is None:
         return None, None
     if order.origin is None:
         return decode(ports.storage.read(layout.manifest_path(order.restore)).to_pybytes()), None
     origin = Origin(order.origin)
-    source = origin.open(patience_of(config.settings))
+    source = origin.open(ports.opener)
     return origin.read(source), source

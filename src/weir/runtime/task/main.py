@@ -23,18 +23,16 @@ from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
 from weir.runtime.net.control import ControlClient, RemoteStorage
 from weir.runtime.net.exchange import TaskTransport
 from weir.runtime.net.lines import Lines
-from weir.runtime.ports import Storage
-from weir.runtime.storage.local_copies import LocalCopies
+from weir.runtime.ports import Copies, Storage
+from weir.runtime.storage.local_copies import NO_COPIES, LocalCopies
 from weir.runtime.storage.local_directory import TaskDirectory, needs_directory, run_directory
-from weir.runtime.storage.locations import open_storage
-from weir.runtime.storage.stores.retry import patience_of
+from weir.runtime.storage.opening import opener_of
 from weir.runtime.task.calls import ThreadedCalls
 from weir.runtime.task.deploy import deploy
 from weir.runtime.task.failures import for_driver, for_spark
 from weir.runtime.task.memory import Allocator
 from weir.runtime.task.worker import Worker, WorkerConfig, WorkerPorts
 from weir.snapshot.messages import (
-    CheckpointCompleted,
     DeployTask,
     StopTask,
     TaskFailed,
@@ -90,7 +88,7 @@ class _Task:
         self._worker: Worker | None = None
         self._remote_storage: RemoteStorage | None = None
         self._directory: TaskDirectory | None = None
-        self._copies: LocalCopies | None = None
+        self._opener = opener_of(spec.settings)
         self._background = ThreadBackground(
             spec.settings.snapshot_threads, self._mailbox, share=spec.settings.snapshot_share
         )
@@ -137,13 +135,15 @@ class _Task:
         storage = self._storage()
         self._transport.connect(order.addresses)
         config = WorkerConfig(spec.job, spec.plan, self._task, spec.attempt, spec.mode, spec.settings, spec.lineage)
-        storage = self._with_directory(storage)
+        copies = self._make_directory(storage)
         ports = WorkerPorts(
             self._clock,
             self._transport,
             self._control,
             self._background,
             storage,
+            self._opener,
+            copies,
             None if self._directory is None else self._directory.path,
             lambda function, policy: ThreadedCalls(function, policy, wake=self._mailbox.wake),
         )
@@ -173,8 +173,6 @@ class _Task:
                 raise self._transport.failure
             orders, self._orders = self._orders, []
             for order in orders:
-                if self._copies is not None and isinstance(order, CheckpointCompleted):
-                    self._copies.completed(order.checkpoint)
                 worker.handle(order)
             progressed = worker.step()
             now_ms = self._clock.now_ms()
@@ -197,20 +195,17 @@ class _Task:
         if self._spec.storage_uri is None:
             self._remote_storage = RemoteStorage(self._spec.control_address, self._spec.lines)
             return self._remote_storage
-        return open_storage(self._spec.storage_uri, patience=patience_of(self._spec.settings))
+        return self._opener(self._spec.storage_uri)
 
-    def _with_directory(self, storage: Storage) -> Storage:
-        """Make the task's local directory, where one is wanted, and keep copies there of what goes to storage."""
+    def _make_directory(self, storage: Storage) -> Copies:
+        """Make the task's local directory, where one is wanted. Returns who keeps copies there of what storage gets."""
         spec = self._spec
         if not needs_directory(spec.settings):
-            return storage
+            return NO_COPIES
         run = run_directory(spec.settings, spec.job, spec.lines.token)
         self._directory = TaskDirectory(run, spec.attempt, self._task, region=spec.plan.region)
         self._directory.make()
-        if spec.settings.local_recovery:
-            self._copies = LocalCopies(storage, self._directory.copies)
-            return self._copies
-        return storage
+        return LocalCopies(storage, self._directory.copies) if spec.settings.local_recovery else NO_COPIES
 
     def _driver_lost(self, reason: str) -> None:
         """Called by the line's own thread. The loop leaves by itself, unless it hangs in a user's function or in a call

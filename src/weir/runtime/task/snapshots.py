@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from weir.errors import code_of
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid
 from weir.operators.base import Frozen
-from weir.runtime.ports import Background, Clock, Control, Storage
-from weir.runtime.storage.locations import open_storage
-from weir.runtime.storage.savepoints import OpenStorage, SavepointWriter
+from weir.runtime.ports import Background, Clock, Control, Copies, Opener, Storage
+from weir.runtime.storage.local_copies import NO_COPIES
+from weir.runtime.storage.savepoints import SavepointWriter
 from weir.runtime.storage.state_files import CheckpointWriter
 from weir.runtime.task.sink_end import SinkEnd
 from weir.snapshot.messages import SnapshotDeclined, SnapshotTaken
@@ -74,7 +74,8 @@ class Snapshotter:
         control: Control,
         clock: Clock,
         sink: SinkEnd | None,
-        open_storage: OpenStorage = open_storage,
+        opener: Opener,
+        copies: Copies = NO_COPIES,
     ) -> None:
         self._subtask = subtask
         self._attempt = attempt
@@ -83,7 +84,8 @@ class Snapshotter:
         self._control = control
         self._clock = clock
         self._sink = sink
-        self._open_storage = open_storage
+        self._opener = opener
+        self._copies = copies
         self._queue: deque[Snapshot] = deque()
         self._aborted: set[CheckpointId] = set()
         self._unconfirmed: dict[CheckpointId, list[tuple[FrozenState, StatePart]]] = {}
@@ -152,10 +154,10 @@ class Snapshotter:
     def _export(self, snapshot: Snapshot, savepoint: str) -> tuple[OperatorPart, ...]:
         """The same states as whole tables of the savepoint. What the sink has still to commit is not in it: the
         savepoint is published when that is committed."""
-        storage = self._open_storage(savepoint)
+        storage = self._opener(savepoint)
 
         def export(state: FrozenState, uid: Uid, name: str) -> StatePart:
-            return state.export(self._writer(SavepointWriter, storage, snapshot, uid, name))
+            return state.export(self._writer(SavepointWriter, storage, snapshot, uid, name, copies=NO_COPIES))
 
         return _parts(snapshot, export)
 
@@ -165,7 +167,7 @@ class Snapshotter:
 
         def write(state: FrozenState, uid: Uid, name: str) -> StatePart:
             nonlocal uploaded_bytes
-            writer = self._writer(CheckpointWriter, self._storage, snapshot, uid, name)
+            writer = self._writer(CheckpointWriter, self._storage, snapshot, uid, name, copies=self._copies)
             part = state.write(writer)
             uploaded_bytes += writer.written_bytes
             return part
@@ -173,7 +175,14 @@ class Snapshotter:
         return _parts(snapshot, write), uploaded_bytes
 
     def _writer(
-        self, kind: type[CheckpointWriter], storage: Storage, snapshot: Snapshot, uid: Uid, state: str
+        self,
+        kind: type[CheckpointWriter],
+        storage: Storage,
+        snapshot: Snapshot,
+        uid: Uid,
+        state: str,
+        *,
+        copies: Copies,
     ) -> CheckpointWriter:
         return kind(
             storage,
@@ -183,6 +192,7 @@ class Snapshotter:
             subtask=self._subtask,
             state=state,
             breathe=self._background.breathe,
+            copies=copies,
         )
 
     def _written(self, snapshot: Snapshot, result: _Written | BaseException) -> None:

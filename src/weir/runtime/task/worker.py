@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -23,10 +22,9 @@ from weir.operators.base import OperatorContext, OperatorSpec, Restored
 from weir.operators.calls import MakeCalls
 from weir.operators.sink import Sink
 from weir.operators.source import Source
-from weir.runtime.ports import Background, Chance, Clock, Control, Storage, Transport
-from weir.runtime.storage.locations import open_storage
+from weir.runtime.ports import Background, Chance, Clock, Control, Copies, Opener, Storage, Transport
+from weir.runtime.storage.local_copies import NO_COPIES
 from weir.runtime.storage.state_files import restored_part
-from weir.runtime.storage.stores.retry import patience_of
 from weir.runtime.task.backlog import Backlog
 from weir.runtime.task.chain import Chain, Link
 from weir.runtime.task.gate import Gate
@@ -70,6 +68,9 @@ class WorkerPorts:
     control: Control
     background: Background
     storage: Storage
+    opener: Opener
+    copies: Copies = NO_COPIES
+    """Of what goes to `storage`, on this host."""
     directory: str | None = None
     """A local directory for state, of this task's own; None: there is none."""
     calls: MakeCalls | None = None
@@ -147,6 +148,7 @@ class Worker:
         elif isinstance(message, AbortCheckpoint):
             self._each(lambda subtask: subtask.abort(message.checkpoint))
         elif isinstance(message, CheckpointCompleted):
+            self.ports.copies.completed(message.checkpoint)
             self._each(lambda subtask: subtask.completed(message.checkpoint))
             self._tell_loops(message)
         elif isinstance(message, ResumeSources):
@@ -266,7 +268,8 @@ class _Builder:
             control=self._ports.control,
             clock=self._ports.clock,
             sink=sink,
-            open_storage=partial(open_storage, patience=patience_of(self._config.settings)),
+            opener=self._ports.opener,
+            copies=self._ports.copies,
         )
         inner = [operator for operator in operators if isinstance(operator.spec, OperatorSpec)]
         chain = Chain([self._link(operator, gate) for operator in inner], sink.write if sink else gate.emit)
@@ -378,4 +381,4 @@ class _Builder:
             return None
         if self._origin is not None:
             return restored_part(self._manifest, context, self._origin, is_own=False)
-        return restored_part(self._manifest, context, self._ports.storage)
+        return restored_part(self._manifest, context, self._ports.storage, copies=self._ports.copies)

@@ -21,7 +21,7 @@ from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId, Lineage, Uid
 from weir.runtime.driver.claims import ClaimDesk
 from weir.runtime.storage.checkpoints import CheckpointStore, Claim
-from weir.runtime.storage.locations import open_storage
+from weir.runtime.storage.opening import open_storage
 from weir.runtime.storage.stores.files import LocalStorage
 from weir.snapshot.commit import pending_of
 from weir.snapshot.manifest import Manifest, OperatorSnapshot, PartOf
@@ -194,7 +194,14 @@ class Run:
         self.store.adopt(os.urandom(8).hex(), resume)
         going_back = None if back_to is None else CheckpointId(back_to)
         config = JobConfig("job", Checkpoints(to=os.fspath(checkpoints)), resume=resume, back_to=going_back)
-        desk = ClaimDesk(config, run="run", store=self.store, background=AtOnce(), check=lambda found, storage: None)
+        desk = ClaimDesk(
+            config,
+            run="run",
+            store=self.store,
+            background=AtOnce(),
+            opener=open_storage,
+            check=lambda found, storage: None,
+        )
         desk._is_adopted = True
         answers: list[Claim | BaseException | None] = []
         desk.claim(self.plan, self.plan, answers.append)

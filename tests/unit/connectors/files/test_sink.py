@@ -10,6 +10,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from tests.contract.sinks import adopted, context, grant, owner, pending, read_numbers, rows, still_ours
+from tests.unit.connectors.files.elsewhere import FileSinkIn
 from weir.connectors import FileSink
 from weir.errors import (
     CheckpointError,
@@ -21,8 +22,8 @@ from weir.errors import (
 )
 from weir.ids import AttemptId, CheckpointId
 from weir.operators.base import NO_LINEAGE
-from weir.runtime.storage.locations import MemoryStorage, register_scheme
 from weir.runtime.storage.stores.files import LocalStorage
+from weir.runtime.storage.stores.memory import MemoryStorage
 from weir.runtime.storage.stores.objects import ObjectStorage
 from weir.snapshot.parts import Json
 
@@ -225,8 +226,7 @@ def test_a_driver_that_was_overtaken_while_it_took_the_directory_over_does_not_g
 ) -> None:
     """It is frozen inside of a call, and its sink writes another format than its successor's."""
     storage, is_overtaken = MemoryStorage(1 << 20), []
-    register_scheme("frozen", lambda uri: storage)
-    successor, perform = FileSink("frozen://x", "parquet"), getattr(storage, call)
+    successor, perform = FileSinkIn(storage, "parquet"), getattr(storage, call)
 
     def frozen(*given: object) -> object:
         monkeypatch.undo()
@@ -241,15 +241,14 @@ def test_a_driver_that_was_overtaken_while_it_took_the_directory_over_does_not_g
 
     monkeypatch.setattr(storage, call, frozen)
     with suppress(OwnershipError):
-        FileSink("frozen://x", "csv").adopt(owner(), fence)
+        FileSinkIn(storage, "csv").adopt(owner(), fence)
     assert is_overtaken
     adopted(successor, owner(lineage=NEXT_LIFE, resume=True))
 
 
 def test_a_start_over_output_that_appeared_since_it_was_validated_is_refused_by_object_stores_too() -> None:
     store = MemoryStore()
-    register_scheme("objects", lambda uri: ObjectStorage(store, "out", location=uri))
-    sink = FileSink("objects://out", "jsonl")
+    sink = FileSinkIn(ObjectStorage(store, "out", location="objects://out"), "jsonl")
     adopted(sink, owner())
     sink.validate(owner(lineage=NEXT_LIFE))
     write_and_commit(sink, 1)
@@ -361,8 +360,7 @@ class _LostReplies(MemoryStorage):
 
 def test_a_commit_whose_reply_was_lost_is_repeated_without_harm() -> None:
     storage = _LostReplies(1 << 20)
-    register_scheme("lossy", lambda uri: storage)
-    sink = FileSink("lossy://x", "jsonl", roll_rows=1)
+    sink = FileSinkIn(storage, "jsonl", roll_rows=1)
     adopted(sink, owner(job="job", resume=False))
     writer = sink.writer()
     writer.open(context(), None)

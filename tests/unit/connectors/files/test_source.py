@@ -14,13 +14,14 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tests.contract.sources import as_table, drain, numbered_rows, opened, positions, write_file
+from tests.unit.connectors.files.elsewhere import FilesIn
 from tests.unit.connectors.files.reading import SCHEMA, lines, rows_of
 from weir.connectors import Files
 from weir.connectors.formats.encode import encode
 from weir.connectors.formats.splits import owner_of, splits_of
 from weir.errors import ConfigError, DataError, JobError, SchemaError
 from weir.operators.source import SourceReader
-from weir.runtime.storage.locations import MemoryStorage, register_scheme
+from weir.runtime.storage.stores.memory import MemoryStorage
 from weir.schema import format_schema
 
 # --- What is read -----------------------------------------------------------------------------------
@@ -158,9 +159,8 @@ def test_parquet_columns_may_be_narrower_than_declared_and_in_another_order(tmp_
 
 def test_files_are_read_from_any_storage_by_its_uri() -> None:
     storage = MemoryStorage(1 << 20)
-    register_scheme("memory", lambda uri: storage)
     storage.write("a.jsonl", b'{"n": 1, "word": "x"}\n')
-    assert rows_of(Files("memory://in", schema=SCHEMA)) == [(1, "x")]
+    assert rows_of(FilesIn(storage, schema=SCHEMA)) == [(1, "x")]
 
 
 # --- A watched directory ----------------------------------------------------------------------------

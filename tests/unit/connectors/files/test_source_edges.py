@@ -15,12 +15,13 @@ import pytest
 
 from tests.contract.sinks import context
 from tests.contract.sources import as_table, drain, numbered_rows
+from tests.unit.connectors.files.elsewhere import FilesIn
 from weir.connectors import Files
 from weir.connectors.formats.csv import CsvParser
 from weir.connectors.formats.encode import encode
 from weir.errors import DataError, SchemaError, StorageUnavailable
 from weir.operators.source import SourceReader
-from weir.runtime.storage.locations import MemoryStorage, register_scheme
+from weir.runtime.storage.stores.memory import MemoryStorage
 from weir.runtime.storage.stores.ranged_reads import ranged_file
 
 
@@ -56,15 +57,14 @@ def test_an_outage_in_the_middle_of_a_file_is_no_damage(format: Any) -> None:
     data = encode(table.to_batches(max_chunksize=10_000), format)
     storage = Remote(1 << 24)
     storage.write(f"a.{format}", data)
-    register_scheme("away", lambda uri: storage)
-    reader = reader_of(Files("away://somewhere", schema=table.schema, split_size=data.size // 2))
+    reader = reader_of(FilesIn(storage, schema=table.schema, split_size=data.size // 2))
     assert reader.poll(10) is not None
     storage.is_away = True
     with pytest.raises(StorageUnavailable, match="connection reset"):
         drain(reader, 10_000)
     if format != "jsonl":
         with pytest.raises(StorageUnavailable, match="connection reset"):
-            assert Files("away://somewhere").schema
+            assert FilesIn(storage).schema
 
 
 # --- Lines of JSON ----------------------------------------------------------------------------------

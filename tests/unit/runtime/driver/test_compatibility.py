@@ -13,7 +13,7 @@ from weir.errors import CheckpointError
 from weir.graph.plan import Forward, Plan
 from weir.ids import AttemptId, CheckpointId, Uid
 from weir.runtime.driver.compatibility import Fate, check_compatible, findings_of
-from weir.runtime.storage.locations import MemoryStorage
+from weir.runtime.storage.stores.memory import MemoryStorage
 from weir.snapshot.manifest import Manifest, OperatorSnapshot, PartOf
 from weir.snapshot.parts import FileRef, Inline, PendingEpochs, Position, Progress, StatePart, Untagged
 

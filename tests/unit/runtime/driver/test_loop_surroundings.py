@@ -24,6 +24,7 @@ from weir.runtime.job import handle as job_module
 from weir.runtime.job import launch
 from weir.runtime.job.handle import Job
 from weir.runtime.storage.layout import new_lineage
+from weir.runtime.storage.opening import open_storage
 from weir.runtime.storage.stores.files import LocalStorage
 
 # --- Deletion --------------------------------------------------------------------------------------------
@@ -61,8 +62,16 @@ def test_checkpoints_complete_without_any_retries(tmp_path: Path, monkeypatch: p
     settings = Settings(storage_retries_max=0, commit_retries_max=0)
     uri = str(tmp_path / "checkpoints" / "job")
     config = JobConfig("job", Checkpoints(every=None, to=uri), NoRestart(), settings)
-    storage = launch._storage(config)[0]
-    job = Job(plan_at(2), config, run="run", session=None, store=store_of(storage, new_lineage()), storage_uri=uri)  # type: ignore[arg-type]
+    storage = launch._storage(config, open_storage)[0]
+    job = Job(
+        plan_at(2),
+        config,
+        run="run",
+        session=None,  # type: ignore[arg-type]
+        store=store_of(storage, new_lineage()),
+        opener=open_storage,
+        storage_uri=uri,
+    )
     job.start()
     try:
         assert job.trigger_checkpoint(30) == 1

@@ -24,8 +24,9 @@ from weir.runtime.job.handle import Job
 from weir.runtime.storage import layout
 from weir.runtime.storage.attempts import current_lineage
 from weir.runtime.storage.layout import new_lineage
-from weir.runtime.storage.locations import MemoryStorage, open_storage
+from weir.runtime.storage.opening import open_storage
 from weir.runtime.storage.savepoints import Origin, SavepointDesk
+from weir.runtime.storage.stores.memory import MemoryStorage
 from weir.snapshot.coordinator.events import CheckpointRequested, Then
 from weir.snapshot.manifest import build, encode
 from weir.snapshot.messages import DeployTask, ToTask
@@ -67,6 +68,7 @@ def submit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Submit]:
             run=f"run-{len(jobs)}",
             session=None,  # type: ignore[arg-type]
             store=store_of(storage, (current_lineage(storage) if settings.resume else None) or new_lineage()),
+            opener=open_storage,
             storage_uri=uri,
             plan_at=plan_at,
         )
@@ -81,7 +83,7 @@ def submit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Submit]:
 
 def manifest_at(path: str) -> Any:
     origin = Origin(path)
-    return origin.read(origin.open())
+    return origin.read(origin.open(open_storage))
 
 
 # --- Savepoints -----------------------------------------------------------------------------------------
@@ -259,13 +261,13 @@ def test_a_run_may_start_from_any_checkpoint_of_another_one(
 
 def test_what_is_no_savepoint_or_does_not_fit_says_so(submit: Submit, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no savepoint: there is no manifest\.json"):
-        Origin(str(tmp_path / "nowhere")).read(Origin(str(tmp_path / "nowhere")).open())
+        Origin(str(tmp_path / "nowhere")).read(Origin(str(tmp_path / "nowhere")).open(open_storage))
     assert not (tmp_path / "nowhere").exists(), "looking makes no directory"
     job = submit()
     job.trigger_checkpoint(WITHIN_S)
     whole = Origin(str(tmp_path / "checkpoints" / "job"))
     with pytest.raises(CheckpointError, match=r"name one of its checkpoints, such as .*chk-0000000001"):
-        whole.read(whole.open())
+        whole.read(whole.open(open_storage))
     job.cancel()
 
 
@@ -337,7 +339,7 @@ def test_a_job_that_is_cancelled_while_its_savepoint_is_being_published_leaves_n
 
 def test_what_a_slow_task_still_writes_to_a_savepoint_that_failed_goes_with_the_next_sweep(tmp_path: Path) -> None:
     background = QueuedBackground()
-    desk, place = SavepointDesk(background, Settings()), tmp_path / "mine"
+    desk, place = SavepointDesk(background, open_storage), tmp_path / "mine"
     place.mkdir()
     desk.discard(str(place), CheckpointId(5))
     run_all(background)
@@ -360,7 +362,15 @@ def test_a_sources_directory_keeps_the_options_of_the_uri_at_its_end() -> None:
     plan = plan_at(1)
     uri = "s3://bucket/checkpoints/job?region=eu-west-1"
     store = store_of(MemoryStorage(1 << 20), new_lineage())
-    job = Job(plan, JobConfig("job"), run="run", session=None, store=store, storage_uri=uri)  # type: ignore[arg-type]
+    job = Job(
+        plan,
+        JobConfig("job"),
+        run="run",
+        session=None,  # type: ignore[arg-type]
+        store=store,
+        opener=open_storage,
+        storage_uri=uri,
+    )
     directory = job._driver_context(plan.vertices[0]).directory
     assert directory is not None
     assert directory.startswith("s3://bucket/checkpoints/job/") and directory.endswith("/source?region=eu-west-1")

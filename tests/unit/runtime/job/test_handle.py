@@ -21,7 +21,9 @@ from weir.runtime.driver.loop import Driver
 from weir.runtime.driver.notices import AttemptFailed, AttemptRunning, CheckpointSucceeded, JobEnded, Notice
 from weir.runtime.job import handle as job_module
 from weir.runtime.job.handle import Job
-from weir.runtime.storage.locations import MemoryStorage, open_storage
+from weir.runtime.ports import Opener
+from weir.runtime.storage.opening import open_storage
+from weir.runtime.storage.stores.memory import MemoryStorage
 from weir.snapshot.messages import (
     CheckpointCompleted,
     DeployTask,
@@ -46,6 +48,8 @@ class ObedientCluster:
     """Tasks that register, run, snapshot and leave when they are told to; they finish when the test says so."""
 
     latest: ObedientCluster
+    opener: Opener = staticmethod(open_storage)
+    """Of its tasks."""
 
     def __init__(self, config: JobConfig, *, mailbox: Mailbox, **others: Any) -> None:
         self.driver: Driver | None = None
@@ -124,7 +128,7 @@ class ObedientCluster:
         if message.savepoint is None:
             return (), None
         if not Path(message.savepoint).parent.is_file():
-            open_storage(message.savepoint).write("a state file", b"")
+            self.opener(message.savepoint).write("a state file", b"")
         return ((), self.export_error) if self.export_error else (parts, None)
 
     def _parts(self, subtask: SubtaskId) -> tuple[OperatorPart, ...]:
@@ -152,7 +156,15 @@ def submit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Job]]:
     def start(restart: Restart | None = None, plan: Plan | None = None, **settings: Any) -> Job:
         config = JobConfig("job", Checkpoints(every=None, **settings), restart or NoRestart(), Settings())
         storage = MemoryStorage(1 << 20)
-        job = Job(plan or two_tasks(), config, run="run", session=None, store=store_of(storage), storage_uri=None)  # type: ignore[arg-type]
+        job = Job(
+            plan or two_tasks(),
+            config,
+            run="run",
+            session=None,  # type: ignore[arg-type]
+            store=store_of(storage),
+            opener=open_storage,
+            storage_uri=None,
+        )
         jobs.append(job)
         job.start()
         return job

@@ -21,7 +21,7 @@ from weir.runtime.job.handle import Job
 from weir.runtime.job.registry import entries, find_job
 from weir.runtime.net.lines import Lines, Secret
 from weir.runtime.net.requests import Requester
-from weir.runtime.storage.locations import open_storage
+from weir.runtime.storage.opening import open_storage
 
 
 @pytest.fixture
@@ -37,6 +37,7 @@ def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, eventually: Callable[..
         run="0123456789",
         session=None,  # type: ignore[arg-type]
         store=store_of(storage, job="words"),
+        opener=open_storage,
         storage_uri=uri,
         plan_at=plan_at,
     )
@@ -124,7 +125,15 @@ def test_a_job_whose_entry_cannot_be_written_runs_all_the_same(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     config = JobConfig("other", Checkpoints(every=None), NoRestart(), Settings())
     storage = open_storage(str(tmp_path / "others"))
-    other = Job(two_tasks(), config, run="1", session=None, store=store_of(storage, job="other"), storage_uri=None)  # type: ignore[arg-type]
+    other = Job(
+        two_tasks(),
+        config,
+        run="1",
+        session=None,  # type: ignore[arg-type]
+        store=store_of(storage, job="other"),
+        opener=open_storage,
+        storage_uri=None,
+    )
     other.start()
     assert other.trigger_checkpoint(WITHIN_S) == 1
     other.cancel()

@@ -24,6 +24,7 @@ from weir.runtime.job.handle import Job
 from weir.runtime.storage import layout
 from weir.runtime.storage.checkpoints import CheckpointStore
 from weir.runtime.storage.fsck import examined, repair
+from weir.runtime.storage.opening import open_storage
 from weir.snapshot.coordinator.events import CheckpointRequested, Then
 from weir.snapshot.manifest import encode
 from weir.snapshot.records import seal
@@ -114,7 +115,15 @@ def test_a_job_that_is_cancelled_before_it_has_an_attempt_withdraws_what_it_may_
     monkeypatch.setattr(job_module, "SparkCluster", ObedientCluster)
     config = JobConfig("job", Checkpoints(every=None), FixedDelay(attempts=100, delay="1h"), Settings(), resume=True)
     store = store_of(storage, is_found=True)
-    job = Job(two_tasks(), config, run="run-2", session=None, store=store, storage_uri=None)  # type: ignore[arg-type]
+    job = Job(
+        two_tasks(),
+        config,
+        run="run-2",
+        session=None,  # type: ignore[arg-type]
+        store=store,
+        opener=open_storage,
+        storage_uri=None,
+    )
     job.start()
     claim = layout.claim_path(AttemptId(2)).rpartition("/")[2]
     eventually(lambda: claim in storage.list(layout.ATTEMPTS), within_s=WITHIN_S)

@@ -21,6 +21,7 @@ from weir.runtime.storage import layout
 from weir.runtime.storage.attempts import current_lineage
 from weir.runtime.storage.checkpoints import CheckpointStore, Claim
 from weir.runtime.storage.layout import AttemptNote
+from weir.runtime.storage.opening import open_storage
 from weir.runtime.storage.stores.retry import Patience, PatientStorage
 from weir.snapshot.manifest import encode
 from weir.snapshot.records import seal, unseal
@@ -274,7 +275,9 @@ def desk_of(
     store: CheckpointStore, config: JobConfig, check: Callable[..., None]
 ) -> tuple[ClaimDesk, QueuedBackground]:
     background = QueuedBackground()
-    return ClaimDesk(config, run="run-2", store=store, background=background, check=check), background
+    return ClaimDesk(
+        config, run="run-2", store=store, background=background, opener=open_storage, check=check
+    ), background
 
 
 @pytest.mark.parametrize("back_to", [None, CheckpointId(3)])

@@ -13,8 +13,8 @@ from tests.unit.runtime.stores import LIFE, NEXT_LIFE, files_of, manifest, newes
 from weir.errors import CorruptCheckpoint
 from weir.ids import CheckpointId
 from weir.runtime.storage import layout
+from weir.runtime.storage.below import Below
 from weir.runtime.storage.fsck import examined, job_directories, repair, strays_beside
-from weir.runtime.storage.locations import Below
 from weir.runtime.storage.stores.files import TEMPORARY, LocalStorage
 from weir.snapshot.manifest import encode
 

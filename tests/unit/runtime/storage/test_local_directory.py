@@ -16,7 +16,7 @@ from weir.runtime.net.lines import Secret
 from weir.runtime.storage import layout
 from weir.runtime.storage.local_copies import LocalCopies
 from weir.runtime.storage.local_directory import RunDirectory, TaskDirectory, run_directory
-from weir.runtime.storage.locations import open_storage
+from weir.runtime.storage.opening import open_storage
 from weir.runtime.storage.state_files import CheckpointFiles, CheckpointWriter
 from weir.snapshot.manifest import build, encode
 from weir.snapshot.parts import FileRef, OperatorPart, StatePart
@@ -75,8 +75,9 @@ class World:
         self.stored = path / "stored"
         self.copies = path / "copies"
         self.path = path
-        self.storage = LocalCopies(open_storage(str(self.stored)), str(self.copies))
-        self.files = CheckpointFiles(self.storage)
+        self.storage = open_storage(str(self.stored))
+        self.local = LocalCopies(self.storage, str(self.copies))
+        self.files = CheckpointFiles(self.storage, self.local)
 
     def writer(self, checkpoint: int, attempt: int = 1) -> CheckpointWriter:
         return CheckpointWriter(
@@ -87,6 +88,7 @@ class World:
             subtask=SubtaskId(VertexId(0), 0),
             state="s",
             breathe=lambda: None,
+            copies=self.local,
         )
 
     def publish(self, checkpoint: int, files: list[FileRef]) -> None:
@@ -152,7 +154,7 @@ def test_completion_removes_the_copies_that_no_checkpoint_from_it_on_wants(world
     new = world.writer(3).put("00000", b"new")
     later = world.writer(4).put("00000", b"later", shared=True)
     world.publish(3, [shared, new])
-    world.storage.completed(CheckpointId(3))
+    world.local.completed(CheckpointId(3))
     assert {old.path, aborted.path} <= world.kept()
     latest = world.writer(4).put("00001", b"the next file", shared=True)
     assert world.kept() == {shared.path, new.path, later.path, latest.path}
@@ -160,7 +162,7 @@ def test_completion_removes_the_copies_that_no_checkpoint_from_it_on_wants(world
 
 def test_copies_stay_when_the_manifest_cannot_be_read(world: World) -> None:
     file = world.writer(1).put("00000", b"a table")
-    world.storage.completed(CheckpointId(2))
-    world.storage.tidy()
+    world.local.completed(CheckpointId(2))
+    world.local.tidy()
     assert world.kept() == {file.path}
     assert isinstance(world.files.read(file), pa.Buffer)

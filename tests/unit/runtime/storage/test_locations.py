@@ -18,33 +18,19 @@ from weir.config import Checkpoints, JobConfig
 from weir.connectors import Collect, Files, FileSink
 from weir.errors import ConfigError, JobError, ProtocolViolation, StorageFull, StorageUnavailable
 from weir.runtime.job import launch
-from weir.runtime.storage.locations import (
-    MemoryStorage,
-    absolute_location,
-    check_writable,
-    location_below,
-    open_storage,
-    open_writable,
-    place_of,
-    register_scheme,
-    scheme_of,
-)
+from weir.runtime.storage.locations import absolute_location, location_below, place_of, scheme_of
+from weir.runtime.storage.opening import check_writable, open_storage, open_writable
 from weir.runtime.storage.savepoints import origin_at
 from weir.runtime.storage.stores import files as storage_files
 from weir.runtime.storage.stores import renames as local_names
 from weir.runtime.storage.stores.files import LocalStorage
 from weir.runtime.storage.stores.hdfs import HdfsStorage
+from weir.runtime.storage.stores.memory import MemoryStorage
 
 
 def test_an_unknown_scheme_is_refused_by_name_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"'foo' is not known.*file://, s3://, gs://.*hdfs://"):
         open_storage("foo://bucket/x")
-
-
-def test_a_registered_scheme_is_opened_by_its_factory() -> None:
-    memory = MemoryStorage(1000)
-    register_scheme("simulated", lambda uri: memory)
-    assert open_storage("simulated://any/thing") is memory
 
 
 def test_a_relative_path_means_the_same_place_wherever_it_is_opened(
@@ -101,7 +87,7 @@ def test_what_is_nearly_a_uri_is_refused_and_no_directory_of_that_name(
     with pytest.raises(ConfigError, match=re.escape(expected)):
         Files("in", schema="a long", on_error="side_file", side_file=location)
     with pytest.raises(ConfigError, match=re.escape(expected)):
-        launch._storage(JobConfig("job", Checkpoints(to=location)))
+        launch._storage(JobConfig("job", Checkpoints(to=location)), open_storage)
     assert os.listdir(tmp_path) == []
 
 
@@ -159,7 +145,7 @@ def test_a_file_where_a_directory_is_needed_names_the_path(tmp_path: Path) -> No
     with pytest.raises(StorageUnavailable, match=r"file where a directory is needed.*file"):
         open_storage(tmp_path / "file" / "below")
     with pytest.raises(JobError, match=r"checkpoints of 'job' at '.*below' cannot be written"):
-        open_writable(tmp_path / "file" / "below", "checkpoints of 'job'")
+        open_writable(str(tmp_path / "file" / "below"), "checkpoints of 'job'", open_storage)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

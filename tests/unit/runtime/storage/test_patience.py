@@ -10,7 +10,7 @@ import pytest
 from tests.sim.ports import SimClock
 from weir.config import Checkpoints, ExponentialDelay, JobConfig, NoRestart, Restart, Settings
 from weir.errors import JobError, StorageUnavailable
-from weir.runtime.storage.locations import open_writable
+from weir.runtime.storage.opening import open_storage, open_writable
 from weir.runtime.storage.patience import is_outage, patiently
 
 
@@ -72,6 +72,6 @@ def test_patience_ends() -> None:
 def test_a_place_that_cannot_be_a_directory_is_a_mistake_and_no_outage(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(JobError) as caught:
-        open_writable(tmp_path / "file" / "checkpoints", "the checkpoint location")
+        open_writable(str(tmp_path / "file" / "checkpoints"), "the checkpoint location", open_storage)
     assert not is_outage(caught.value)
     assert not is_outage(ValueError("odd"))

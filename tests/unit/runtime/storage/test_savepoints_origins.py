@@ -18,8 +18,9 @@ from weir.errors import CheckpointError, ConfigError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId, Lineage, Uid
 from weir.runtime.job.launch import _checked_origin, submit
-from weir.runtime.storage.locations import MemoryStorage, open_storage
+from weir.runtime.storage.opening import open_storage
 from weir.runtime.storage.savepoints import going_on
+from weir.runtime.storage.stores.memory import MemoryStorage
 from weir.snapshot.checkpoints import AttemptStart, Listing, PublishedCheckpoint
 from weir.snapshot.manifest import Manifest, OperatorSnapshot, PartOf, encode
 from weir.snapshot.parts import PendingEpochs
@@ -99,15 +100,15 @@ def test_a_savepoint_of_another_life_is_not_taken_for_the_newest_checkpoint(
 ) -> None:
     """Ids and attempts begin with 1 in every life."""
     config = JobConfig("job", Checkpoints(to="anywhere"), from_savepoint=savepoint(tmp_path / "s", lineage))
-    assert _checked_origin(plan, config, with_checkpoint(), LIFE).resume is goes_on
+    assert _checked_origin(plan, config, with_checkpoint(), LIFE, open_storage).resume is goes_on
 
 
 def test_a_service_that_names_its_savepoint_for_ever_starts_also_when_that_is_gone(plan: Plan, tmp_path: Path) -> None:
     gone = os.fspath(tmp_path / "gone")
     config = JobConfig("job", Checkpoints(to="anywhere"), resume=True, from_savepoint=gone)
-    assert _checked_origin(plan, config, with_checkpoint(), LIFE).from_savepoint is None
+    assert _checked_origin(plan, config, with_checkpoint(), LIFE, open_storage).from_savepoint is None
     with pytest.raises(CheckpointError, match="is no savepoint"):
-        _checked_origin(plan, config, FaultyStorage(), None)
+        _checked_origin(plan, config, FaultyStorage(), None, open_storage)
 
 
 def test_a_checkpoint_of_another_life_is_not_gone_back_to_by_its_number(plan: Plan, tmp_path: Path) -> None:
@@ -133,4 +134,4 @@ def test_a_start_from_a_checkpoint_says_which_sinks_of_its_run_have_still_to_com
     config = JobConfig("job", Checkpoints(to="anywhere"), from_savepoint=os.fspath(place))
     words = rf"rows still to commit \({sink}\).*--resume --at"
     with pytest.warns(UserWarning, match=words) if pending else nullcontext():
-        _checked_origin(plan, config, with_checkpoint(), LIFE)
+        _checked_origin(plan, config, with_checkpoint(), LIFE, open_storage)

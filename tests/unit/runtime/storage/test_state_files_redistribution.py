@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.operators.running import context
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid
-from weir.runtime.storage.locations import MemoryStorage
 from weir.runtime.storage.state_files import CheckpointWriter, restored_part
+from weir.runtime.storage.stores.memory import MemoryStorage
 from weir.snapshot.manifest import Manifest, OperatorSnapshot, PartOf
 from weir.snapshot.parts import StatePart
 from weir.state.declared.kinds import OperatorListState, OperatorState

@@ -21,7 +21,7 @@ from tests.unit.runtime.fakes import (
 )
 from weir.graph.plan import Forward
 from weir.ids import AttemptId, ChannelId, CheckpointId, EdgeId, SubtaskId, Uid, VertexId
-from weir.runtime.storage.locations import MemoryStorage
+from weir.runtime.storage.stores.memory import MemoryStorage
 from weir.runtime.task.chain import Chain, Link
 from weir.runtime.task.gate import Gate
 from weir.runtime.task.inner_subtask import InnerSubtask, Inputs
@@ -104,7 +104,7 @@ def bench(
             control=control,
             clock=clock,
             sink=None,
-            open_storage=lambda uri: MemoryStorage(1 << 20),
+            opener=lambda uri, create=True: MemoryStorage(1 << 20),
         ),
         clock=clock,
         buffer_timeout_ms=buffer_timeout_ms,

@@ -15,6 +15,7 @@ from weir.graph.plan import Forward
 from weir.ids import AttemptId, CheckpointId, TaskIndex
 from weir.operators.source import SourceReader
 from weir.runtime.storage import layout
+from weir.runtime.storage.opening import open_storage
 from weir.runtime.task.deploy import deploy
 from weir.runtime.task.worker import Worker, WorkerConfig, WorkerPorts
 from weir.snapshot.manifest import build, encode
@@ -54,7 +55,7 @@ class Bench:
             edges=[(0, 1, Forward()), (2, 3, Forward())],
         )
         config = WorkerConfig("job", plan, TaskIndex(0), A, "exactly_once", Settings(max_parallelism=8), LIFE)
-        ports = WorkerPorts(self.clock, Pipes(), self.control, QueuedBackground(), self.storage)
+        ports = WorkerPorts(self.clock, Pipes(), self.control, QueuedBackground(), self.storage, open_storage)
         self.worker = Worker(config, ports)
 
     def deploy(self, restore: CheckpointId | None = None, origin: str | None = None) -> None:

@@ -11,7 +11,16 @@ import pytest
 
 from tests.sim.ports import SimClock, SimControl
 from tests.states import FrozenTable
-from tests.unit.runtime.fakes import FaultyStorage, QueuedBackground, ShelfWriter, context, rows, run_all, run_one
+from tests.unit.runtime.fakes import (
+    FaultyStorage,
+    KeptCopies,
+    QueuedBackground,
+    ShelfWriter,
+    context,
+    rows,
+    run_all,
+    run_one,
+)
 from weir.errors import CheckpointError, CorruptCheckpoint, StorageFull, StorageUnavailable, code_of
 from weir.ids import AttemptId, CheckpointId, SubtaskId, Uid, VertexId
 from weir.operators.base import KEY_GROUP_COLUMN, Frozen, key_group_range
@@ -33,7 +42,7 @@ class Desk:
 
     def __init__(self, *, with_sink: bool = False) -> None:
         self.storage, self.background, self.control = FaultyStorage(), QueuedBackground(), SimControl()
-        self.savepoint = FaultyStorage()
+        self.savepoint, self.copies = FaultyStorage(), KeptCopies()
         self.clock = SimClock()
         self.writer = ShelfWriter()
         self.sink = None
@@ -57,7 +66,8 @@ class Desk:
             control=self.control,
             clock=self.clock,
             sink=self.sink,
-            open_storage=lambda uri: {"there": self.savepoint}[uri],
+            copies=self.copies,
+            opener=lambda uri, create=True: {"there": self.savepoint}[uri],
         )
 
     def begin(
@@ -367,6 +377,15 @@ def test_a_savepoint_holds_the_states_as_whole_tables_and_nothing_that_is_still_
     data = desk.savepoint.read(file.path)
     assert (data.size, checksum(data)) == (file.length_bytes, file.checksum)
     assert pa.ipc.open_file(data).read_all() == TABLE
+
+
+def test_copies_are_kept_of_the_checkpoint_and_not_of_the_savepoint() -> None:
+    desk = Desk()
+    desk.begin(7, state(), savepoint="there")
+    run_all(desk.background)
+    (taken,) = desk.answers
+    ours = taken.parts[0].states["values"].files["00000"]
+    assert taken.exported and desk.copies.kept == {ours.path: desk.storage.read(ours.path).to_pybytes()}
 
 
 @pytest.mark.parametrize("error", [StorageFull("no room"), PermissionError("not yours"), ValueError("odd")], ids=repr)

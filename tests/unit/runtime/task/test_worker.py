@@ -13,6 +13,7 @@ from tests.sim.ports import SimClock, SimControl
 from tests.states import FrozenTable
 from tests.unit.runtime.fakes import (
     FaultyStorage,
+    KeptCopies,
     Pass,
     Pipes,
     QueuedBackground,
@@ -31,7 +32,7 @@ from weir.graph.plan import Forward, Plan, Rebalance
 from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex, VertexId
 from weir.operators.base import KEY_GROUP_COLUMN, Frozen, Operator, OperatorSpec, Restored
 from weir.runtime.ports import Storage
-from weir.runtime.storage.locations import open_storage
+from weir.runtime.storage.opening import open_storage
 from weir.runtime.storage.savepoints import Origin, publish_savepoint
 from weir.runtime.task.worker import Worker, WorkerConfig, WorkerPorts
 from weir.snapshot.manifest import Manifest, build
@@ -70,7 +71,10 @@ class Shop:
         )
         self.clock, self.control, self.background = SimClock(), SimControl(), QueuedBackground()
         self.pipes = Pipes()
-        ports = WorkerPorts(self.clock, self.pipes, self.control, self.background, FaultyStorage())
+        self.copies = KeptCopies()
+        ports = WorkerPorts(
+            self.clock, self.pipes, self.control, self.background, FaultyStorage(), open_storage, self.copies
+        )
         self.worker = Worker(
             WorkerConfig("job", self.plan, TaskIndex(0), A, mode, Settings(max_parallelism=8), LIFE), ports
         )
@@ -116,6 +120,16 @@ def test_a_checkpoint_goes_through_all_subtasks_and_its_epoch_is_committed_when_
     run_all(shop.background)
     assert shop.shelf.writers[0].commits == [[[1, 2, 3]]]
     assert shop.heard(EpochsCommitted) == [EpochsCommitted(A, C, SubtaskId(VertexId(1), 0))]
+
+
+def test_who_keeps_copies_hears_which_checkpoint_is_complete_if_it_is_of_this_attempt() -> None:
+    shop = Shop()
+    shop.worker.handle(TriggerCheckpoint(A, C))
+    shop.steps()
+    run_all(shop.background)
+    for attempt in (AttemptId(A - 1), A):
+        shop.worker.handle(CheckpointCompleted(attempt, C))
+    assert shop.copies.heard == [C]
 
 
 def test_an_abort_reaches_every_subtask() -> None:
@@ -196,7 +210,7 @@ def test_a_heartbeat_tells_what_each_operator_has_done_and_how_subtasks_spent_th
 def test_a_task_hosts_only_the_subtasks_of_its_index() -> None:
     shelf = Shelf()
     plan = plan_of((1, [operator("source", Script())]), (2, [operator("sink", shelf)]), edges=[(0, 1, Rebalance())])
-    ports = WorkerPorts(SimClock(), Pipes(), SimControl(), QueuedBackground(), FaultyStorage())
+    ports = WorkerPorts(SimClock(), Pipes(), SimControl(), QueuedBackground(), FaultyStorage(), open_storage)
     worker = Worker(
         WorkerConfig("job", plan, TaskIndex(1), A, "exactly_once", Settings(max_parallelism=8), LIFE), ports
     )
@@ -260,7 +274,9 @@ def test_a_task_starts_from_a_savepoint_with_nothing_pending_and_refers_to_none_
     publish_savepoint(open_storage(str(tmp_path)), manifest)
 
     spec, shelf, origin = Opened(("kept",)), Shelf(), Origin(str(tmp_path))
-    second = Shop(plan=plan(spec, shelf), manifest=origin.read(origin.open()), origin=origin.open())
+    second = Shop(
+        plan=plan(spec, shelf), manifest=origin.read(origin.open(open_storage)), origin=origin.open(open_storage)
+    )
     second.steps()
     run_all(second.background)
     (restored,) = spec.restored

@@ -25,7 +25,7 @@ from weir.runtime.storage.stores.ranged_reads import RangedFile, ranged_file
 from weir.snapshot.backoff import Backoff
 
 if TYPE_CHECKING:
-    from weir.runtime.storage.locations import ReadableStorage
+    from weir.runtime.storage.stores.readable import ReadableStorage
 
 T = TypeVar("T")
 

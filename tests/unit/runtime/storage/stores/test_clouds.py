@@ -14,7 +14,8 @@ import pytest
 from obstore.store import MemoryStore
 
 from weir.errors import ConfigError, StorageUnavailable
-from weir.runtime.storage.locations import claimable, location_below, open_storage, readable, shown_location
+from weir.runtime.storage.locations import location_below, shown_location
+from weir.runtime.storage.opening import claimable, open_storage
 from weir.runtime.storage.stores import objects as storage_objects
 from weir.runtime.storage.stores.clouds import open_object_store
 from weir.runtime.storage.stores.objects import ObjectStorage
@@ -215,7 +216,7 @@ def test_a_call_sends_as_many_requests_as_the_setting_says(retries_max: int, mon
         Unwilling.requests.clear()
         with monkeypatch.context() as patch, pytest.raises(StorageUnavailable, match="503"):
             patch.setattr(storage_objects.obstore, "head", lambda *_: {"size": 10, "e_tag": None})
-            readable(storage).open_input("file").read()
+            storage.open_input("file").read()
         assert len(Unwilling.requests) == retries_max + 1, "a range of a file, too"
         server.shutdown()
 

@@ -21,11 +21,12 @@ from weir.errors import StorageFull, StorageUnavailable
 from weir.ids import AttemptId, CheckpointId, Lineage, Uid
 from weir.operators.base import OperatorContext
 from weir.operators.sink import SinkOwner
-from weir.runtime.storage.locations import MemoryStorage, open_storage
+from weir.runtime.storage.opening import open_storage, opener_of
 from weir.runtime.storage.savepoints import SavepointDesk
 from weir.runtime.storage.stores import files as storage_files
 from weir.runtime.storage.stores.details import FileDetails
 from weir.runtime.storage.stores.files import LocalStorage
+from weir.runtime.storage.stores.memory import MemoryStorage
 from weir.runtime.storage.stores.ranged_reads import ranged_file
 from weir.runtime.storage.stores.retry import Patience, PatientStorage, patience_of
 
@@ -267,7 +268,7 @@ def test_a_job_s_settings_reach_its_sinks_its_sources_and_its_savepoints(
     calls.clear()
 
     background = QueuedBackground()
-    desk = SavepointDesk(background, settings)
+    desk = SavepointDesk(background, opener_of(settings))
     desk.publish(str(tmp_path / "savepoint"), manifest(1, 1), lambda result: None)
     with pytest.raises(StorageUnavailable):
         background.take(0)[0]()
