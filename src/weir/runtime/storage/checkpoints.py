@@ -1,9 +1,10 @@
-"""The job's checkpoint directory: who owns it, which attempt runs, which checkpoints exist.
+"""The job's checkpoint directory: who owns it, which attempt runs, and how a checkpoint comes to exist.
 
 Comes in: the storage port and the pure decisions of snapshot/. Goes out: claims and
 manifests. An attempt is claimed in two steps (claim, look, note where it starts from),
 and a driver looks for newer claims after each publication, so of two drivers at most one
-goes on (docs/adr/0005). What is deleted is retirement.py's business.
+goes on (docs/adr/0005). What is there published.py tells; what is deleted is
+retirement.py's business.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from weir.runtime.storage.attempts import Attempts, current_lineage, read_record
 from weir.runtime.storage.below import Below
 from weir.runtime.storage.going_back import copied
 from weir.runtime.storage.lost_notes import checkpoints_of, lost_lineages, unnoted
+from weir.runtime.storage.published import PublishedCheckpoints
 from weir.runtime.storage.retirement import Retirement, begun_only
-from weir.snapshot.checkpoints import NONE_GIVEN_OUT, Listing, PublishedCheckpoint
-from weir.snapshot.manifest import Manifest, decode, encode
+from weir.snapshot.checkpoints import NONE_GIVEN_OUT, Listing
+from weir.snapshot.manifest import Manifest, encode
 from weir.snapshot.records import seal
 
 NO_ATTEMPT = AttemptId(0)
@@ -68,9 +70,7 @@ class CheckpointStore:
         self._attempts = Attempts(storage, job, lineage)
         self._retirement = Retirement(storage, lineage, self._attempts)
         self._resume = False
-        self._writers: dict[CheckpointId, AttemptId] = {}
-        """Of the manifests that are there, so as not to read them again: they do not change."""
-        self._damaged: dict[CheckpointId, CheckpointError] = {}
+        self._published = PublishedCheckpoints(self._storage, job, lineage, self._attempts)
 
     @property
     def storage(self) -> Storage:
@@ -128,8 +128,8 @@ class CheckpointStore:
         self._attempts.bears_damage = back_to is not None
         listing = self.listing()
         if back_to is not None:
-            self._check_there(listing, back_to)
-            return self._read_listed(back_to)
+            self._published.check_there(listing, back_to)
+            return self._published.read_listed(back_to)
         try:
             return self._restorable(listing)
         except CheckpointError:
@@ -142,7 +142,7 @@ class CheckpointStore:
     def _restorable(self, listing: Listing) -> Manifest | None:
         if wrong := unnoted(listing, self.lineage):
             raise CheckpointError(f"job {self._job!r}: {wrong}")
-        return self._restored(listing)
+        return self._published.restored(listing)
 
     def claim(
         self,
@@ -163,7 +163,7 @@ class CheckpointStore:
             self._given_way = frozenset(begun_only(self._directory)) - {self.lineage}
         if back_to is not None:
             # Where checkpoints come from a backup, somebody who knows of later attempts may still write.
-            above = self._attempts.above_a_backup(max([above, *self._writers.values()]))
+            above = self._attempts.above_a_backup(max(above, self._published.newest_writer))
         attempt = self._attempts.take(above)
         try:
             listing, restore = self._looked(attempt, back_to, given_out)
@@ -203,7 +203,7 @@ class CheckpointStore:
         listing = self.listing()
         try:
             if back_to is None:
-                return listing, self._restored(listing)
+                return listing, self._published.restored(listing)
             return listing, self._copied(listing, back_to, attempt, given_out)
         except CheckpointError:
             self._attempts.check_newest()  # What seems to be gone, a newer driver may have retired during the look.
@@ -276,27 +276,11 @@ class CheckpointStore:
 
     def read(self, checkpoint: CheckpointId) -> Manifest:
         """The manifest of a checkpoint that is listed; anything wrong with it is an error that says so."""
-        path = layout.manifest_path(checkpoint)
-        try:
-            manifest = decode(self._storage.read(path).to_pybytes())
-        except CheckpointError as error:
-            raise type(error)(f"{self.lineage}/{path}: {error}. {_NO_FALLBACK}") from error
-        if manifest.job != self._job:
-            raise CheckpointError(f"{path} belongs to job {manifest.job!r}, not {self._job!r}")
-        return manifest
+        return self._published.read(checkpoint)
 
     def manifests(self) -> list[Manifest] | None:
         """Those of all checkpoints that are there, whether they count or not; None: some cannot be read."""
-        found = []
-        for name in self._storage.list(""):
-            if (checkpoint := layout.checkpoint_of(name)) is not None:
-                try:
-                    found.append(self.read(checkpoint))
-                except FileNotFoundError:
-                    continue  # aborted, or being retired
-                except CheckpointError:
-                    return None
-        return found
+        return self._published.manifests()
 
     def lives(self) -> frozenset[Lineage]:
         """The lineages of which anything is known here."""
@@ -305,17 +289,7 @@ class CheckpointStore:
 
     def listing(self) -> Listing:
         """What is in the directory now."""
-        # The notes first: whatever a driver has noted was there before.
-        claimed, notes = self._attempts.claimed(), self._attempts.notes()
-        starts = self._attempts.starts(notes)
-        completed, leases = self._attempts.completed(notes), self._attempts.leases(notes)
-        names = self._storage.list("")
-        directories = [id for name in names if (id := layout.checkpoint_of(name)) is not None]
-        shared = self._storage.list(layout.SHARED) if layout.SHARED in names else []
-        traces = {*directories, *(since for name in shared if (since := layout.shared_since(name)) is not None)}
-        self._writers = {id: writer for id, writer in self._writers.items() if id in directories}
-        published = [entry for id in directories if (entry := self._published(id)) is not None]
-        return Listing(tuple(sorted(traces)), tuple(published), claimed, starts, completed, leases)
+        return self._published.listing()
 
     # --- The end ----------------------------------------------------------------------------------------
 
@@ -362,65 +336,18 @@ class CheckpointStore:
         left = CheckpointStore(self._directory, self._job, lineage=other).listing()
         return self._attempts.is_finished() or left.newest is not None or left.missing is not None
 
-    def _restored(self, listing: Listing) -> Manifest | None:
-        missing, newest = listing.missing, listing.newest
-        if missing is None:
-            return None if newest is None else self._read_listed(newest)
-        if missing in self._damaged:
-            raise self._damaged[missing]
-        older = "there is no older one" if newest is None else f"the newest that is there is checkpoint {newest}"
-        raise CheckpointError(
-            f"job {self._job!r} had completed checkpoint {missing}, and {self.lineage}/{layout.manifest_path(missing)} "
-            f"is gone; {older}. {_NO_FALLBACK}"
-        )
-
-    def _read_listed(self, checkpoint: CheckpointId) -> Manifest:
-        try:
-            return self.read(checkpoint)
-        except FileNotFoundError as error:
-            raise CheckpointError(
-                f"job {self._job!r}: checkpoint {checkpoint} was retired, or taken away, while this driver looked at "
-                "it; start again to go on with what is there"
-            ) from error
-
-    def _check_there(self, listing: Listing, back_to: CheckpointId) -> None:
-        if back_to not in {entry.checkpoint for entry in listing.published}:
-            there = ", ".join(layout.checkpoint_directory(entry.checkpoint) for entry in listing.published) or "none"
-            raise CheckpointError(f"job {self._job!r} has no checkpoint {back_to} to go back to; there are: {there}")
-
     def _copied(self, listing: Listing, back_to: CheckpointId, attempt: AttemptId, given_out: CheckpointId) -> Manifest:
-        self._check_there(listing, back_to)
+        self._published.check_there(listing, back_to)
         # Above what a damaged note may have leased, and what sinks have committed, too.
         copy = CheckpointId(max(listing.next_checkpoint() + IDS_LEASED, given_out))
-        manifest = copied(self._storage, self._read_listed(back_to), copy, attempt)
+        manifest = copied(self._storage, self._published.read_listed(back_to), copy, attempt)
         self._attempts.check_newest()  # Copies take their time: who was overtaken, or has ended, publishes nothing.
         if not self._storage.create(layout.manifest_path(manifest.checkpoint), encode(manifest)):
             raise CheckpointError(f"checkpoint {manifest.checkpoint} is there already; try once more")
         return manifest
-
-    def _published(self, checkpoint: CheckpointId) -> PublishedCheckpoint | None:
-        """None when there is no manifest, or none that we can read: whether it is missed, the listing decides."""
-        try:
-            if checkpoint in self._writers:
-                if layout.MANIFEST not in self._storage.list(layout.checkpoint_directory(checkpoint)):
-                    return None
-            else:
-                self._writers[checkpoint] = self.read(checkpoint).attempt
-            return PublishedCheckpoint(checkpoint, self._writers[checkpoint])
-        except FileNotFoundError:
-            return None  # half-written, aborted, or being retired just now
-        except CheckpointError as error:
-            self._damaged[checkpoint] = error
-            return None
 
     def _is_there(self, path: str, data: bytes) -> bool:
         try:
             return bool(self._storage.read(path).to_pybytes() == data)
         except FileNotFoundError:
             return False
-
-
-_NO_FALLBACK = (
-    "Sinks may have committed past any older checkpoint, so Weir does not fall back by itself; weir fsck says which "
-    "checkpoints are whole, and weir run --resume --at goes back to one that you name"
-)

@@ -109,16 +109,16 @@ def test_the_note_of_a_start_that_was_stuck_does_not_block_the_newer_one() -> No
         with pytest.raises(OwnershipError):
             stuck.claim()  # it finds 10, and notes that it starts from there
 
-    real = newer._restored
+    real = newer._published.restored
 
     def looked(listing: Any) -> Any:
         found = real(listing)
         meanwhile()
         return found
 
-    newer._restored = looked  # type: ignore[method-assign]
+    newer._published.restored = looked  # type: ignore[method-assign]
     assert newest(newer.claim()) == (taken + 1, 9)
-    newer._restored = real  # type: ignore[method-assign]
+    newer._published.restored = real  # type: ignore[method-assign]
     assert newest(newer.claim(given_out=CheckpointId(20))) == (taken + 2, 9)
 
 
@@ -135,7 +135,7 @@ def test_a_going_back_that_was_overtaken_while_its_rival_looked_takes_nothing_fr
     back, plain = resumed(storage), resumed(storage)
     back._attempts.take()
     back._attempts.take = lambda above=0: AttemptId(2)  # type: ignore[method-assign]
-    real = plain._restored
+    real = plain._published.restored
 
     def looked(listing: Any) -> Any:
         found = real(listing)
@@ -143,7 +143,7 @@ def test_a_going_back_that_was_overtaken_while_its_rival_looked_takes_nothing_fr
             back.claim(CheckpointId(1))  # its start is noted all the same
         return found
 
-    plain._restored = looked  # type: ignore[method-assign]
+    plain._published.restored = looked  # type: ignore[method-assign]
     assert newest(plain.claim()) == (3, 1)
     assert plain.listing().missing is None and plain.listing().valid == (1,)
 
