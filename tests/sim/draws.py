@@ -6,8 +6,9 @@ import random
 from dataclasses import replace
 
 from tests.sim.externals import SCHEMA, External, Row, SimFileSink, SimSink, SimSource, make_rows, to_batch
+from tests.sim.storage import SCHEME
 from tests.sim.timed import OTHER, TIMES, draw_timed
-from tests.sim.workload import ENDS, FIRST_PLACE, SCHEME, STEPS, Job
+from tests.sim.workload import ENDS, FIRST_PLACE, STEPS, Job
 from weir.config import Checkpoints, Mode, Settings
 from weir.connectors import Collection, Generator
 from weir.operators.sink import Sink

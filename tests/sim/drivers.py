@@ -114,7 +114,7 @@ class SimDriver(Process):
             background=self.background,
             cluster=SimCluster(world, self),
             store=store,
-            opener=world.open_storage,
+            opener=world.storage.open,
             settings=replace(settings, loop_pause_max_ms=LOOP_PAUSE_MAX_MS),
             notify=self._noticed,
             chance=world.pause_rng.random,

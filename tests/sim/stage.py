@@ -130,7 +130,7 @@ class SimTask(Process):
             self.control,
             self.background,
             storage,
-            self.world.open_storage,
+            self.world.storage.open,
             calls=lambda function, policy: SimCalls(function, clock, rng),
             chance=self.world.pause_rng.random,
         )

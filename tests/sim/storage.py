@@ -19,6 +19,9 @@ from greenlet import getcurrent
 from tests.sim.work import Call, CallerCrashed, Work
 from weir.errors import StorageFull, StorageUnavailable
 
+SCHEME = "simulated"
+"""Of every location."""
+
 HALF_SEEN = 0.1
 """How often a file on a disk is there half-written for a while, for others to see."""
 
@@ -47,6 +50,13 @@ class SimStorage:
         self.hangs_until_ms: Callable[[str], float] = lambda call: 0.0
         self._rng = rng
         self._is_quiet = False
+
+    def open(self, location: str, create: bool = True) -> SimDirectory:
+        """The opener of everybody in the simulated world."""
+        scheme, _, path = location.partition("://")
+        if scheme != SCHEME:
+            raise AssertionError(f"{location} is not of this world")
+        return self.below(path)
 
     def below(self, prefix: str) -> SimDirectory:
         """The same store, rooted deeper."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tests.sim.checkers import check_nothing_lost, check_state, committed_rows
 from tests.sim.stage import SimulationFailed
-from tests.sim.workload import SCHEME
+from tests.sim.storage import SCHEME
 from weir.errors import JobError
 from weir.ids import AttemptId
 from weir.runtime.driver.notices import Notice, RequestFailed, RescaleCompleted, SavepointCompleted

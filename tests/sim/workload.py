@@ -16,6 +16,7 @@ import polars as pl
 import weir
 from tests.sim import loops
 from tests.sim.externals import SCHEMA, External, Row, SimFileSink, SimSink, SimSource
+from tests.sim.storage import SCHEME
 from tests.sim.timed import Timed
 from weir.config import Checkpoints, Settings
 from weir.connectors import FileSink
@@ -30,7 +31,6 @@ from weir.snapshot.parts import Progress, SplitProgress
 from weir.snapshot.watermarks import END_US
 
 PARALLELISM_MAX = 4
-SCHEME = "simulated"
 FIRST_PLACE = "1"
 """The directory of the first run of a job. Runs from its savepoints are in "2", "3" and so on."""
 TOTALS = "key long, n long, total long"

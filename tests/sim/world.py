@@ -21,11 +21,11 @@ from tests.sim.hands import Hands
 from tests.sim.ports import SimClock
 from tests.sim.replacements import replace_drivers
 from tests.sim.stage import SimStage, SimTask, SimulationFailed
-from tests.sim.storage import SimDirectory, SimStorage
+from tests.sim.storage import SimStorage
 from tests.sim.users import Users, read_savepoint, savepoint_files
 from tests.sim.watch import Watch
 from tests.sim.work import Call, Process, Work, run_quietly
-from tests.sim.workload import FIRST_PLACE, SCHEME, Job
+from tests.sim.workload import FIRST_PLACE, Job
 from weir.ids import AttemptId, CheckpointId, Lineage
 from weir.operators.sink import Sink
 from weir.runtime.driver.verdicts import Finished
@@ -76,8 +76,8 @@ class World:
         self.trace: deque[str] = deque(maxlen=400)
         self.digest: int = after.digest if after else 0
         self._tracer, self.steps = trace, 0
-        self.external = External(self.rng, self.open_storage)
         self.storage: SimStorage = after.storage if after else SimStorage(self.rng)
+        self.external = External(self.rng, self.storage.open)
         self.hangs = faults.Hangs(self, random.Random(f"hangs of {seed}"))
         self.storage.hangs_until_ms = self.hangs.until_ms
         self.storage.is_full_behind = faults.NearlyFull(self, seed).is_behind
@@ -153,13 +153,6 @@ class World:
 
     def new_lineage(self, driver: int) -> Lineage:
         return Lineage(f"{int(self.place):02x}{driver:08x}")
-
-    def open_storage(self, location: str, create: bool = True) -> SimDirectory:
-        """The opener of everybody in this world."""
-        scheme, _, path = location.partition("://")
-        if scheme != SCHEME:
-            raise SimulationFailed(f"{location} is not of this world")
-        return self.storage.below(path)
 
     def store(self) -> CheckpointStore:
         """As somebody sees it who looks now."""

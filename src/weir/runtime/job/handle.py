@@ -98,8 +98,7 @@ class Job:
         self._resume = config.resume
         self._settings = config.settings
         self._fed: list[Source] = []
-        clock = SystemClock()
-        self._clock = clock
+        self._clock = clock = SystemClock()
         self._failures = Failures(config.name, clock)
         self._background = ThreadBackground(DRIVER_THREADS, self._mailbox)
         self._cluster = SparkCluster(
