@@ -199,7 +199,7 @@ class SimDriver(Process):
             claimed = [attempt for name in names if (attempt := layout.claimed_attempt(name)) is not None]
             return any(a > (attempts.own or 0) and not attempts._is_withdrawn(a, names) for a in claimed)
 
-    def _finish(self) -> None:
+    def _finish(self, *, drained: bool = False) -> None:
         """What the driver does last, looked at: from here on it knows, or could."""
         with self._world.storage.quiet():
             try:
@@ -207,7 +207,7 @@ class SimDriver(Process):
             except OwnershipError:
                 self.was_overtaken_at_its_end = True
         self._world.finishing(self)
-        CheckpointStore.finish(self.store)
+        CheckpointStore.finish(self.store, drained=drained)
 
     def _copied(self, *given: Any) -> Manifest:
         """What it goes back to is there; perhaps it dies before it has noted that it starts from it."""

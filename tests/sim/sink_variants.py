@@ -21,10 +21,10 @@ def finish_removes_all_that_is_pending() -> AbstractContextManager[None]:
     def finish(self: PartDirectory, owner: Any, fence: Any) -> None:
         self._storage.delete(pending_directory(owner.lineage))
 
-    def unfenced(self: ClaimDesk, plan: Any, done: Any) -> None:
+    def unfenced(self: ClaimDesk, plan: Any, done: Any, *, drained: bool) -> None:
         def tidy_up() -> None:
             self._sinks.finish(plan)
-            self._store.finish()
+            self._store.finish(drained=drained)
 
         self._background.run(tidy_up, done)
 

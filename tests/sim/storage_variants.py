@@ -13,7 +13,6 @@ from tests.sim.storage import SimDirectory
 from weir.errors import CheckpointError, OwnershipError, StorageFull, StorageUnavailable
 from weir.ids import CheckpointId
 from weir.runtime.driver.claims import ClaimDesk
-from weir.runtime.driver.loop import Driver
 from weir.runtime.driver.retirement_desk import RetirementDesk
 from weir.runtime.driver.sink_desk import SinkDesk
 from weir.runtime.storage import checkpoints as checkpoint_store
@@ -270,20 +269,17 @@ def resume_begins_a_new_lineage() -> AbstractContextManager[None]:
 def overtaken_driver_reports_finished() -> AbstractContextManager[None]:
     """That another has taken over is no reason not to say that the job is finished, and to tidy up."""
 
-    def finish(self: ClaimDesk, plan: Any, done: Any) -> None:
+    def finish(self: ClaimDesk, plan: Any, done: Any, *, drained: bool) -> None:
         def tidy_up() -> None:
             try:
-                self._store.finish()
+                self._store.finish(drained=drained)
             except OwnershipError:
                 pass
             SinkDesk(self._config, self._store.lineage, lambda: None).finish(plan)
 
         self._background.run(tidy_up, done)
 
-    def finished(self: Driver, verdict: Any, result: Any) -> None:
-        self._end(verdict)
-
-    return all_of(patched(ClaimDesk, "finish", finish), patched(Driver, "_finished", finished))
+    return patched(ClaimDesk, "finish", finish)
 
 
 STORAGE_VARIANTS = (

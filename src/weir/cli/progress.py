@@ -283,6 +283,11 @@ class ProgressView:
         for notice in self._not_yet_seen(getattr(handle, "notices", ())):
             if text := notice_text(notice, ERROR_CHARACTERS_MAX if self._is_live else MESSAGE_CHARACTERS_MAX):
                 self.say(text, style="yellow")
+            elif isinstance(notice, notices.HadFinished):
+                self.say(
+                    f"{handle.name} had finished already, with checkpoint {notice.checkpoint}: nothing is left to do"
+                )
+                return
         ended = handle.status in ENDED
         view = self._watch.view(handle.name, handle.metrics())
         if self._is_live:

@@ -71,12 +71,12 @@ class ClaimDesk:
                 lambda: self._store.adopt(self._run, self._config.resume), lambda result: self._adopted(result, done)
             )
 
-    def finish(self, plan: Plan, done: Callable[[BaseException | None], None]) -> None:
+    def finish(self, plan: Plan, done: Callable[[BaseException | None], None], *, drained: bool = False) -> None:
         """Note that the job has ended and committed everything, and have its sinks tidy up. OwnershipError: another
         driver goes on with it."""
 
         def finish() -> None:
-            self._store.finish()
+            self._store.finish(drained=drained)
             self._sinks.finish(plan)
 
         self._background.run(finish, done)

@@ -40,16 +40,16 @@ class FinishDesk:
             done(Failed(str(result)) if isinstance(result, OwnershipError) else verdict)
 
         if isinstance(verdict, Finished):
-            self.finish(plan, ended)
+            self.finish(plan, ended, drained=verdict.drained)
         elif isinstance(verdict, Stopped):
             self.look(ended)
         else:
             done(verdict)
 
-    def finish(self, plan: Plan, done: Callable[[BaseException | None], None]) -> None:
+    def finish(self, plan: Plan, done: Callable[[BaseException | None], None], *, drained: bool) -> None:
         """Note the end; `done` hears why that was not possible, if it was not."""
-        self._again = lambda: self.finish(plan, done)
-        self._claims.finish(plan, lambda result: self._tried(result, done))
+        self._again = lambda: self.finish(plan, done, drained=drained)
+        self._claims.finish(plan, lambda result: self._tried(result, done), drained=drained)
 
     def look(self, done: Callable[[BaseException | None], None]) -> None:
         """Look once whether a job that is stopped is still this driver's; `done` hears when it is not."""

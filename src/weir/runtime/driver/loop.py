@@ -377,7 +377,7 @@ class Driver:
 
     def finish(self) -> None:
         """The input is at its end, and everything is committed."""
-        self._leave_all(Finished())
+        self._leave_all(Finished(drained=self._coordinator.is_drained))
 
     def _rescaled(self) -> None:
         """A region runs: if they all do, for the first time at another parallelism, that has succeeded."""

@@ -133,6 +133,13 @@ class RescaleCompleted(_OfJob):
 
 
 @dataclass(frozen=True)
+class HadFinished(_OfJob):
+    """What was resumed had read all its input, and committed everything: nothing was started."""
+
+    checkpoint: CheckpointId
+
+
+@dataclass(frozen=True)
 class JobEnded(_OfJob):
     """Nothing happens any more."""
 
@@ -144,5 +151,5 @@ Answer: TypeAlias = "SavepointCompleted | RequestFailed | RescaleCompleted"
 
 Notice: TypeAlias = (
     "AttemptRunning | AttemptFailed | WorkerDied | StorageAwaited | CheckpointSucceeded | CheckpointAborted | Answer"
-    " | JobEnded"
+    " | HadFinished | JobEnded"
 )

@@ -16,6 +16,8 @@ from weir.snapshot.restart import Failure, RestartAfter, Restarts
 class Finished:
     """The input is at its end, and everything is committed."""
 
+    drained: bool = False
+    """A user has ended the input: there may be more, for who resumes the job."""
     status: ClassVar[str] = "finished"
 
 

@@ -6,6 +6,7 @@ Errors name the operator or the setting, what was found and what to do.
 
 from __future__ import annotations
 
+import logging
 import re
 import uuid
 import warnings
@@ -21,6 +22,7 @@ from weir.operators.source import Source
 from weir.runtime.driver.compatibility import check_compatible
 from weir.runtime.driver.region import slots_of
 from weir.runtime.driver.sink_desk import SinkDesk
+from weir.runtime.job.finished import HandleOfFinished, is_left_nothing
 from weir.runtime.job.handle import Job
 from weir.runtime.ports import Opener, Storage
 from weir.runtime.spark.session import check_private, check_slots, embedded_session
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 MEMORY_WITHOUT_CHECKPOINTS_BYTES = 1 << 28
 """Room for the final checkpoint of a job that has no checkpoint settings."""
 
+_LOG = logging.getLogger(__name__)
+
 _JOB_NAME = re.compile(r"(?!\.+$)[\w.\- ]{1,100}")
 
 
@@ -50,8 +54,9 @@ def submit(
     session: SparkSession | None = None,
     *,
     plan_at: Callable[[int], Plan] | None = None,
-) -> Job:
-    """Check the job, start it, and hand back its handle at once. `plan_at`: the same job at another parallelism."""
+) -> Job | HandleOfFinished:
+    """Check the job, start it, and hand back its handle at once. `plan_at`: the same job at another parallelism. What
+    is resumed, and had finished, is not started."""
     if not _JOB_NAME.fullmatch(config.name):
         raise ConfigError(
             f"job name {config.name!r}: use 1 to 100 letters, digits, spaces, '.', '-' or '_', and not dots alone"
@@ -64,13 +69,18 @@ def submit(
     storage, storage_uri = patiently(config, lambda: _storage(config, opener))
     run = uuid.uuid4().hex
     current = current_lineage(storage)
+    is_resumed = config.resume and config.back_to is None
     config = _checked_origin(plan, config, storage, current, opener)
     store = _store(config, storage, current)
     # First of all, and without changing anything.
     store.check_free(config.resume)
-    if config.resume and (manifest := store.restorable(config.back_to)) is not None:
+    manifest = store.restorable(config.back_to) if config.resume else None
+    if manifest is not None:
         check_compatible(manifest, plan, store.storage, may_drop=config.allow_dropped_state)
     _validate(plan, config, store)
+    if is_resumed and manifest is not None and store.has_ended() and is_left_nothing(plan, manifest):
+        _LOG.info("job %s had finished already, with checkpoint %s", config.name, manifest.checkpoint)
+        return HandleOfFinished(config.name, plan, manifest)
     needed = slots_of(plan, config.settings)
     session = session or embedded_session(needed, config.name)
     check_private(session, trusted=config.settings.trust_spark_network)

@@ -237,13 +237,29 @@ class Attempts:
 
     def is_finished(self) -> bool:
         """Whether the newest attempt that has run, of whatever lineage, has ended and committed everything."""
+        return self._end() is not None
+
+    def has_ended(self) -> bool:
+        """The same of an attempt of this lineage whose input was at its end, rather than drained. Earlier versions have
+        not noted which."""
+        end = self._end()
+        if end is None or end.lineage != self._lineage:
+            return False
+        try:
+            return read_record(self._storage, end.path).get("drained") is False
+        except (FileNotFoundError, CorruptCheckpoint):
+            return False
+
+    def _end(self) -> AttemptNote | None:
+        """The note that the newest attempt that has run is finished."""
         names = self._storage.list(layout.ATTEMPTS)
         newest = newest_run(self._storage, names)
         if newest is None:
-            return False
+            return None
         end = replace(newest, note="finished")
         # Where a backup was put back, a driver that nobody knows of may have had the same number.
-        return end.path.rpartition("/")[2] in names and _is_of_its_claim(self._storage, end)
+        is_there = end.path.rpartition("/")[2] in names and _is_of_its_claim(self._storage, end)
+        return end if is_there else None
 
     def forget(self, oldest_needed: AttemptId) -> list[str]:
         """The paths of claims and notes that nobody needs: of attempts below this one, the latest few apart. Claims of

@@ -309,12 +309,17 @@ class CheckpointStore:
         """Delete what earlier lineages have left, savepoints apart, and what starts have that gave way to this one."""
         self._retirement.clear_others(self._given_way or frozenset())
 
-    def finish(self) -> None:
+    def has_ended(self) -> bool:
+        """Whether the newest run, of this lineage, has read its input to the end and committed everything. False: it
+        has not, was drained, or nobody can say."""
+        return self._attempts.has_ended()
+
+    def finish(self, *, drained: bool = False) -> None:
         """Note that the run has ended and committed everything; sweep up what late uploads have left. A driver that was
         overtaken since says nothing: the run that goes on is not finished."""
         self._attempts.check_newest()
         if self._attempts.own is not None:
-            self._attempts.note(self._attempts.own, "finished", {})
+            self._attempts.note(self._attempts.own, "finished", {"drained": drained})
         self._retirement.retire_again()
 
     # --- Looking ----------------------------------------------------------------------------------------

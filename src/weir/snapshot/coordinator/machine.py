@@ -104,6 +104,11 @@ class Coordinator:
         """The job is being stopped, drained or rescaled."""
         return self._requests.is_ending
 
+    @property
+    def is_drained(self) -> bool:
+        """The attempt's sources were told to end."""
+        return self._requests.sources_end
+
     def awaits_savepoint(self, checkpoint: CheckpointId) -> bool:
         """Whether somebody waits for the savepoint that is made of this checkpoint."""
         return self._requests.awaits(checkpoint)

@@ -100,6 +100,11 @@ class Requests:
         stops = any(request.then is Then.STOP for request in self._waiting)
         return self._left or self._sources_end or stops or (under_way is not None and under_way.leaves)
 
+    @property
+    def sources_end(self) -> bool:
+        """The sources of this attempt were told to end."""
+        return self._sources_end
+
     def awaits(self, checkpoint: CheckpointId) -> bool:
         """Whether a request under way is answered with this checkpoint."""
         return self._of(checkpoint) is not None

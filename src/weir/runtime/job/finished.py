@@ -1,0 +1,90 @@
+"""The handle of a job that was resumed, and had nothing left to do.
+
+Comes in: the manifest of its last checkpoint. Goes out: what a job's handle tells after its end. Starts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from weir.errors import JobError
+from weir.graph.plan import Plan
+from weir.operators.sink import Sink
+from weir.operators.source import Source
+from weir.runtime.driver.notices import HadFinished, Notice
+from weir.runtime.driver.verdicts import Finished
+from weir.runtime.job.failures import FailureRecord
+from weir.runtime.task.metrics import operator_metrics
+from weir.snapshot.coordinator.history import CheckpointRecord, CheckpointState
+from weir.snapshot.manifest import Manifest
+
+
+def is_left_nothing(plan: Plan, last: Manifest) -> bool:
+    """Whether a job that had read all its input has none in this plan, either: all of its sources come to an end, and
+    they, and its sinks, were there."""
+    ends = [operator for vertex in plan.vertices for operator in vertex.operators]
+    known = all(operator.uid in last.operators for operator in ends if isinstance(operator.spec, Source | Sink))
+    return known and all(operator.spec.bounded for operator in ends if isinstance(operator.spec, Source))
+
+
+class HandleOfFinished:
+    """A job that had finished before it was resumed; may be used from any thread."""
+
+    def __init__(self, name: str, plan: Plan, last: Manifest) -> None:
+        self.name = name
+        self.status = Finished.status
+        self.error: BaseException | None = None
+        self.parallelism = plan.parallelism
+        self.failures: list[FailureRecord] = []
+        self.notices: list[Notice] = [HadFinished(None, last.checkpoint)]
+        self.process_ids: list[int] = []
+        self._plan = plan
+        size_bytes = sum(file.length_bytes for file in last.files)
+        state = CheckpointState.COMPLETED
+        self._last = CheckpointRecord(
+            last.checkpoint, last.attempt, last.created_ms, state, size_bytes=size_bytes, final=True
+        )
+
+    def wait(self, timeout: float | None = None) -> str:
+        return self.status
+
+    def cancel(self) -> None:
+        """An end is an end."""
+
+    def trigger_checkpoint(self, timeout: float | None = None) -> int:
+        self._refuse("the checkpoint")
+
+    def savepoint(self, directory: str | None = None, timeout: float | None = None) -> str:
+        self._refuse("the savepoint")
+
+    def stop(self, savepoint: str | bool = True, drain: bool = False, timeout: float | None = None) -> str | None:
+        self._refuse("the stop")
+
+    def rescale(self, parallelism: int, timeout: float | None = None) -> None:
+        self._refuse("the rescale")
+
+    def checkpoints(self) -> list[CheckpointRecord]:
+        """The last one, of the run that has finished."""
+        return [self._last]
+
+    def checkpoint_history(self) -> list[CheckpointRecord]:
+        return self.checkpoints()
+
+    def metrics(self) -> Mapping[str, Any]:
+        """Nothing was read or written."""
+        return {
+            "status": self.status,
+            "attempt": None,
+            "restarts": 0,
+            "operators": operator_metrics([], self._plan),
+            "checkpoints": self.checkpoints(),
+            "failures": [],
+            "waits_for": None,
+        }
+
+    def listen(self, listener: Callable[[Notice], None]) -> None:
+        """Nothing happens any more."""
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise JobError(f"job {self.name!r} is {self.status}: {what} would find no job")
