@@ -193,7 +193,7 @@ def test_slots_that_others_hold_are_counted_too(embedded: Any, long_tasks: Start
     long_tasks(embedded)
     there = slots(embedded)
     expected = f"Spark has {there}, of which 2 are taken by other work: 2 missing"
-    poll(lambda: expected in slots_message(embedded, there))
+    poll(lambda: expected in slots_message(embedded, there, there))
 
 
 def test_the_embedded_session_is_the_same_one_while_it_has_the_room(embedded: Any) -> None:

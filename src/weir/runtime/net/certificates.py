@@ -36,7 +36,6 @@ class Role(Enum):
 class Identity:
     """What one end of a connection shows, and whom it believes."""
 
-    role: Role
     certificate: str
     key: Secret
     authority: str
@@ -56,7 +55,7 @@ def _identity(role: Role, authority: Certificate, authority_key: EllipticCurvePr
     key = _new_key()
     certificate = _signed(role.value, role, key, authority_key)
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return Identity(role, _pem(certificate), Secret(secret.decode()), _pem(authority))
+    return Identity(_pem(certificate), Secret(secret.decode()), _pem(authority))
 
 
 def _new_key() -> EllipticCurvePrivateKey:

@@ -54,12 +54,6 @@ class ControlServer:
         self._server = FrameServer(host, lines, self._accept, frames_max=MESSAGES_MAX)
         self.address: str = self._server.address
 
-    @property
-    def connected(self) -> frozenset[tuple[AttemptId, TaskIndex]]:
-        """The tasks that are connected now."""
-        with self._lock:
-            return frozenset(self._connections)
-
     def send(self, attempt: AttemptId, task: TaskIndex, message: ToTask) -> bool:
         """Send to one task. False when it is not connected; its loss is reported apart."""
         with self._lock:
@@ -67,14 +61,6 @@ class ControlServer:
         if connection is not None:
             connection.send(encode_message(message))
         return connection is not None
-
-    def broadcast(self, message: ToTask) -> None:
-        """Send to every connected task of the message's own attempt."""
-        with self._lock:
-            connections = [c for (attempt, _), c in self._connections.items() if attempt == message.attempt]
-        frame = encode_message(message)
-        for connection in connections:
-            connection.send(frame)
 
     def close(self, timeout_s: float = LEAVE_TIMEOUT_S) -> None:
         self._server.close(timeout_s)

@@ -265,7 +265,7 @@ def check_slots(
     while (there := slots(session)) is not None and there < needed and not given_up():
         fixed = context is not None and re.fullmatch(r"local(\[[^\]]*\])?", str(context.master)) is not None
         if fixed or time.monotonic() >= deadline:
-            raise SlotsMissing(_slots_message(session, there, needed, own), there=there, needed=needed)
+            raise SlotsMissing(slots_message(session, there, needed, own), there=there, needed=needed)
         time.sleep(SLOTS_POLL_MS / 1_000)
 
 
@@ -273,12 +273,8 @@ def _dynamic_allocation(context: Any) -> bool:
     return str(context.getConf().get("spark.dynamicAllocation.enabled", "false")).lower() == "true"
 
 
-def slots_message(session: SparkSession, needed: int) -> str:
+def slots_message(session: SparkSession, there: int | None, needed: int, own: int = 0) -> str:
     """For a launch that waits in vain: how many slots there are, how many are taken, what to do."""
-    return _slots_message(session, slots(session), needed)
-
-
-def _slots_message(session: SparkSession, there: int | None, needed: int, own: int = 0) -> str:
     if there is None:
         return f"The job needs {needed} task slots at once, and Spark did not start them."
     busy = max(0, busy_slots(session) - own)

@@ -81,9 +81,10 @@ def test_messages_go_both_ways_in_order(driver: Driver) -> None:
 
 def test_an_order_reaches_only_its_own_attempt(driver: Driver) -> None:
     old, new, other = Task(driver, 1, 0), Task(driver, 2, 0), Task(driver, 2, 1)
-    driver.server.broadcast(trigger(2, 5))
+    for index in (0, 1):
+        driver.server.send(AttemptId(2), TaskIndex(index), trigger(2, 5))
     driver.server.send(AttemptId(2), TaskIndex(1), trigger(2, 6))
-    driver.server.broadcast(StopTask(AttemptId(1), cancelled=True))
+    driver.server.send(AttemptId(1), TaskIndex(0), StopTask(AttemptId(1), cancelled=True))
     poll(lambda: old.heard and new.heard and len(other.heard) == 2)
     assert old.heard == [StopTask(AttemptId(1), cancelled=True)]
     assert new.heard == [trigger(2, 5)]
@@ -96,14 +97,12 @@ def test_an_order_reaches_only_its_own_attempt(driver: Driver) -> None:
 
 def test_nobody_connected_is_said_not_raised(driver: Driver) -> None:
     assert not driver.server.send(AttemptId(1), TaskIndex(0), trigger(1, 1))
-    driver.server.broadcast(trigger(1, 1))
 
 
 def test_the_same_task_of_the_same_attempt_connects_once(driver: Driver) -> None:
     first = Task(driver, 1, 0)
     with pytest.raises(TaskLost, match="connected already"):
         Task(driver, 1, 0)
-    assert driver.server.connected == {(1, 0)}
     assert driver.server.send(AttemptId(1), TaskIndex(0), trigger(1, 1))
     poll(lambda: first.heard)
     first.client.close()
@@ -113,7 +112,7 @@ def test_a_task_that_leaves_in_order_is_not_lost_and_may_come_back(driver: Drive
     task = Task(driver, 1, 0)
     task.client.send(TaskRunning(AttemptId(1), TaskIndex(0)))
     task.client.close()
-    poll(lambda: not driver.server.connected)
+    poll(lambda: not driver.server.send(AttemptId(1), TaskIndex(0), trigger(1, 1)))
     assert len(driver.heard) == 1
     assert (driver.lost, task.lost) == ([], [])
     Task(driver, 1, 0).client.close()
@@ -144,11 +143,11 @@ def test_a_killed_task_is_lost_within_a_second(driver: Driver) -> None:
     command = [sys.executable, "-c", TASK, driver.server.address, TOKEN]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
     try:
-        poll(lambda: driver.server.connected)
+        poll(lambda: driver.server.send(AttemptId(4), TaskIndex(7), trigger(4, 1)))
         process.send_signal(signal.SIGKILL)
         poll(lambda: driver.lost, within_s=1.0)
         assert driver.lost[0][:2] == (4, 7)
-        assert not driver.server.connected
+        assert not driver.server.send(AttemptId(4), TaskIndex(7), trigger(4, 1))
     finally:
         process.kill()
         process.communicate()

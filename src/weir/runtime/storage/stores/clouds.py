@@ -24,8 +24,6 @@ from obstore.store import AzureStore, GCSStore, ObjectStore, S3Store
 
 from weir.errors import ConfigError
 
-SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "az")
-
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 60
 """Longest silence of a store in the middle of a request. A part of an upload must be through by then."""
@@ -63,7 +61,7 @@ class OpenedStore:
 
 
 def open_object_store(location: str, shown: str) -> OpenedStore:
-    """The store of a URI of SCHEMES. `shown` is how messages name it."""
+    """The store of a URI. `shown` is how messages name it."""
     uri = urlsplit(location)
     kind = {"s3": "s3", "gs": "gcs", "gcs": "gcs"}.get(uri.scheme.lower(), "azure")
     _check_place(kind, uri, shown)

@@ -27,11 +27,6 @@ class MemoryStorage:
     def creates_atomically(self) -> bool:
         return True
 
-    @property
-    def used_bytes(self) -> int:
-        with self._lock:
-            return self._used_bytes()
-
     def write(self, path: str, data: pa.Buffer | bytes) -> None:
         # Copied, so that what a caller later does to its own memory changes nothing here.
         buffer = pa.py_buffer(bytes(data))
