@@ -5,4 +5,4 @@ Comes in: nothing. Goes out: one string. Never touches anything else.
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

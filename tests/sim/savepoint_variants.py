@@ -121,7 +121,7 @@ def rescaled_before_the_checkpoint_is_complete() -> AbstractContextManager[None]
 
     def perform(self: CheckpointDesk, effect: Any) -> None:
         driver = cast(Driver, self._attempts)
-        rescaling = driver._rescaling
+        rescaling = driver._rescale.current
         if rescaling is None or rescaling.previous is not None or not isinstance(effect, PublishManifest):
             original(self, effect)
         else:

@@ -232,7 +232,7 @@ def test_no_other_name_slips_out_beside_our_own_modules() -> None:
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    assert weir.__version__ == __version__ == "0.1.0"
+    assert weir.__version__ == __version__ == "0.2.0"
 
 
 @pytest.mark.parametrize("name", SIGNATURES)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from weir.config import JobConfig
@@ -28,9 +27,10 @@ from weir.runtime.driver.claims import ClaimDesk
 from weir.runtime.driver.compatibility import check_names
 from weir.runtime.driver.finish_desk import FinishDesk
 from weir.runtime.driver.notices import Notice, StorageWait
-from weir.runtime.driver.phases import Phase, Rescaling
+from weir.runtime.driver.phases import Phase
 from weir.runtime.driver.region import Region, laid_out
 from weir.runtime.driver.region_machine import AllRun
+from weir.runtime.driver.rescaling import RescaleDesk
 from weir.runtime.driver.source_alignment import SourceAlignment
 from weir.runtime.driver.verdicts import Failed, Final, Finished, Stopped, Verdict
 from weir.runtime.ports import Background, Chance, Clock, Cluster, Opener
@@ -83,7 +83,7 @@ class Driver:
         self._leaving: Verdict | None = None
         """Why all regions are being left."""
         self._ended: phases.Ended | None = None
-        self._rescaling: Rescaling | None = None
+        self._rescale = RescaleDesk(notify)
         machines = self._coordinator, self._claims, self._restarts
         self._checkpoints = CheckpointDesk(self, *machines, Ports(clock, background, store, opener, notify))
         self.restarts = 0
@@ -176,10 +176,9 @@ class Driver:
 
     def rescale(self, plan: Plan, name: str) -> None:
         """Go on with this plan behind a checkpoint. A notice with the name is the answer."""
-        if self._rescaling is not None:
-            raise JobError(f"job {self._config.name!r} is already being rescaled")
+        self._rescale.check_free(self._config.name)
         if isinstance(self.phase, phases.Running):
-            self._rescaling = Rescaling(name, plan)
+            self._rescale.begin(name, plan)
         self.request(CheckpointRequested(None, Then.STOP, name))
 
     # --- What can be asked ---------------------------------------------------------------------------
@@ -260,7 +259,8 @@ class Driver:
         self._notify(notices.AttemptRunning(*self._whose(region), restored, origin, recovery_ms))
         found = claim.next_checkpoint, claim.completed, self._plan.subtasks - plan.subtasks
         self._checkpoints.hear(AttemptStarted(claim.attempt, plan.subtasks, plan.committers, *found, plan.loops))
-        self._rescaled()
+        if all(each.is_running for each in self._regions):
+            self._rescale.all_run(self.attempt, self._plan)
         self._alignment.runs()
         for message in deployed.early:
             self.hear(message)
@@ -286,11 +286,8 @@ class Driver:
         is_whole = region is None or self._coordinator.is_ending
         for failed in self._regions if region is None or is_whole else [region]:
             failed.failed(now_ms)
-        if self._rescaling is not None and self._rescaling.previous is not None:
-            # The new parallelism does not even start: whatever the reason, the old one did.
-            verdict, is_whole = verdicts.WentBack(error, self._rescaling.previous, now_ms), True
-            self._notify(notices.RequestFailed(self.attempt, self._rescaling.name, error))
-            self._rescaling = None
+        if (went_back := self._rescale.failed(error, self.attempt, now_ms)) is not None:
+            verdict, is_whole = went_back, True
         elif not fatal:
             verdict = verdicts.verdict_about(Failure(now_ms, error, code, self._chance()), self._restarts)
         restarts = verdicts.begins_again(verdict)
@@ -363,29 +360,15 @@ class Driver:
 
     def request_failed(self, request: CheckpointRequested) -> None:
         """Nothing comes of what a user asked for."""
-        if self._rescaling is not None and self._rescaling.name == request.name:
-            self._rescaling = None
+        self._rescale.refused(request.name)
 
     def leave_for(self, request: CheckpointRequested) -> None:
         """Everything is committed that the user wanted to stop, or rescale, behind."""
-        rescaling = self._rescaling
-        if rescaling is None or rescaling.name != request.name:
-            self._leave_all(Stopped())
-            return
-        self._rescaling = replace(rescaling, previous=self._plan)
-        self._leave_all(verdicts.Rescaled(rescaling.plan, self._clock.now_ms()))
+        self._leave_all(self._rescale.committed(request.name, self._plan, self._clock.now_ms()) or Stopped())
 
     def finish(self) -> None:
         """The input is at its end, and everything is committed."""
         self._leave_all(Finished(drained=self._coordinator.is_drained))
-
-    def _rescaled(self) -> None:
-        """A region runs: if they all do, for the first time at another parallelism, that has succeeded."""
-        is_new = self._rescaling is not None and self._rescaling.previous is not None
-        if self._rescaling is not None and is_new and all(region.is_running for region in self._regions):
-            rescaling, self._rescaling = self._rescaling, None
-            before = rescaling.previous.parallelism if rescaling.previous else 0
-            self._notify(notices.RescaleCompleted(self.attempt, rescaling.name, self._plan.parallelism, before))
 
     # --- Small things ----------------------------------------------------------------------------------------
 

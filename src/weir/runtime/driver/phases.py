@@ -13,21 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-from weir.graph.plan import Plan
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime.driver.verdicts import Final, Verdict
 from weir.runtime.storage.checkpoints import Claim
 from weir.snapshot.messages import FromTask
-
-
-@dataclass(frozen=True)
-class Rescaling:
-    """The job is on its way to another parallelism."""
-
-    name: str
-    plan: Plan
-    previous: Plan | None = None
-    """What to go back to; None as long as the old attempt runs."""
 
 
 class _Phase:

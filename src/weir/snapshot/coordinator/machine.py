@@ -47,6 +47,7 @@ from weir.snapshot.coordinator.orders import (
     SendAbort,
     SendCompleted,
     SendTrigger,
+    WhyAborted,
 )
 from weir.snapshot.coordinator.phases import TRANSITIONS, CoordinatorPhase
 from weir.snapshot.coordinator.requests import Requests
@@ -187,7 +188,7 @@ class Coordinator:
         effects: list[CoordinatorEffect] = []
         for pending in list(live.pending.values()):
             if pending.phase is not CheckpointPhase.PUBLISHING:
-                effects += self._abort(live, pending.checkpoint, now_ms=now_ms, reason=AbortReason.ATTEMPT_ENDED)
+                effects += self._abort(live, pending.checkpoint, WhyAborted(AbortReason.ATTEMPT_ENDED), now_ms)
         return [*effects, *self._requests.attempt_ended(ENDED_EARLY)]
 
     def _leave_attempts(self, now_ms: float) -> None:
@@ -290,36 +291,28 @@ class Coordinator:
         pending = None if live is None else live.pending.get(event.checkpoint)
         if live is None or pending is None or pending.phase is not CheckpointPhase.COLLECTING:
             return []
-        detail = f"subtask {event.subtask}: {event.reason}"
-        reason = AbortReason.DECLINED
-        return self._abort(live, event.checkpoint, now_ms=now_ms, reason=reason, detail=detail, code=event.code)
+        why = WhyAborted(AbortReason.DECLINED, f"subtask {event.subtask}: {event.reason}", event.code)
+        return self._abort(live, event.checkpoint, why, now_ms)
 
     def _time_out(self, live: LiveAttempts, now_ms: float) -> list[CoordinatorEffect]:
         effects: list[CoordinatorEffect] = []
         for pending in list(live.pending.values()):
             if pending.phase is CheckpointPhase.COLLECTING and now_ms >= pending.deadline_ms:
-                detail, reason = live.missing_from(pending), AbortReason.TIMED_OUT
-                effects += self._abort(live, pending.checkpoint, now_ms=now_ms, reason=reason, detail=detail)
+                why = WhyAborted(AbortReason.TIMED_OUT, live.missing_from(pending))
+                effects += self._abort(live, pending.checkpoint, why, now_ms)
         return effects
 
     def _abort(
-        self,
-        live: LiveAttempts,
-        checkpoint: CheckpointId,
-        *,
-        now_ms: float,
-        reason: AbortReason,
-        detail: str = "",
-        code: str = "",
+        self, live: LiveAttempts, checkpoint: CheckpointId, why: WhyAborted, now_ms: float
     ) -> list[CoordinatorEffect]:
-        text = f"{reason.value}{': ' if detail else ''}{detail}"
         live.drop(checkpoint, now_ms + self._settings.min_pause_ms)
         self._looked(live, EmptyLoops(), now_ms)
-        self._history.aborted(checkpoint, now_ms, reason=reason, detail=detail)
-        if reason not in (AbortReason.SUBSUMED, AbortReason.ATTEMPT_ENDED):
-            live.count_failure(f"the last, {checkpoint}, {text}", code, tolerable=self._settings.tolerable_failures)
-        failed = self._requests.aborted(checkpoint, text, ended_early=reason is AbortReason.ATTEMPT_ENDED)
-        return [SendAbort(checkpoint, reason, detail), *failed]
+        self._history.aborted(checkpoint, now_ms, reason=why.reason, detail=why.detail)
+        if why.reason not in (AbortReason.SUBSUMED, AbortReason.ATTEMPT_ENDED):
+            tolerable = self._settings.tolerable_failures
+            live.count_failure(f"the last, {checkpoint}, {why}", why.code, tolerable=tolerable)
+        failed = self._requests.aborted(checkpoint, str(why), ended_early=why.reason is AbortReason.ATTEMPT_ENDED)
+        return [SendAbort(checkpoint, why.reason, why.detail), *failed]
 
     # --- Manifests ------------------------------------------------------------------------------------
 
@@ -341,16 +334,16 @@ class Coordinator:
         self._requests.completed(checkpoint)
         effects: list[CoordinatorEffect] = [SendCompleted(checkpoint, empty.time_over, empty.ended)]
         for older in [pending for pending in live.pending if pending < checkpoint]:
-            effects += self._abort(live, older, now_ms=now_ms, reason=AbortReason.SUBSUMED)
+            effects += self._abort(live, older, WhyAborted(AbortReason.SUBSUMED), now_ms)
         return [*effects, RetireCheckpoints(live.retain(self._settings.retain))]
 
     def _manifest_refused(self, event: ManifestRefused, now_ms: float) -> list[CoordinatorEffect]:
-        reason = AbortReason.MANIFEST_REFUSED
         self._unresolved.refused(event.checkpoint, now_ms, event.reason)
         live = self._publishing(event.checkpoint)
         if live is None:
             return []
-        return self._abort(live, event.checkpoint, now_ms=now_ms, reason=reason, detail=event.reason, code=event.code)
+        why = WhyAborted(AbortReason.MANIFEST_REFUSED, event.reason, event.code)
+        return self._abort(live, event.checkpoint, why, now_ms)
 
     def _savepoint_published(self, event: SavepointPublished, now_ms: float) -> list[CoordinatorEffect]:
         return self._requests.published(event.checkpoint)

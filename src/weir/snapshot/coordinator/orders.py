@@ -26,6 +26,18 @@ class AbortReason(Enum):
 
 
 @dataclass(frozen=True)
+class WhyAborted:
+    """The reason, what there is to say of this one, and the code of the error behind it."""
+
+    reason: AbortReason
+    detail: str = ""
+    code: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason.value}{': ' if self.detail else ''}{self.detail}"
+
+
+@dataclass(frozen=True)
 class SendTrigger:
     """Tell every task to start the checkpoint."""
 
