@@ -47,6 +47,8 @@ class Ask:
     """Tells the driver, under a name that is new each time; raises when it cannot take it now."""
     ends_job: bool = False
     """The answer comes when the job has ended."""
+    saves: bool = False
+    """… and is a savepoint: without one there is no answer."""
     name: str | None = None
     """Under which an attempt was told; None: none was, or it has ended since."""
     savepoint: str | None = field(default=None, repr=False)
@@ -126,7 +128,7 @@ class Asks:
             waiting.future.set_exception(JobError(f"job {self._job!r} has ended"))
         for ask in self._open:
             if ask.ends_job and isinstance(verdict, Stopped | Finished):
-                ask.future.set_result(ask.savepoint)
+                self._ended_for(ask, verdict)
             else:
                 how = "has crashed" if verdict is None else f"is {verdict.status}"
                 there = "" if ask.savepoint is None else f", but its savepoint is complete: {ask.savepoint}"
@@ -134,6 +136,20 @@ class Asks:
         self._open.clear()
 
     # --- Small things -----------------------------------------------------------------------------------------
+
+    def _ended_for(self, ask: Ask, verdict: Stopped | Finished) -> None:
+        """The job has ended as it was asked to; or as somebody else has asked, or by itself, before it was told."""
+        if ask.saves and ask.savepoint is None:
+            # To start from no savepoint would be to start from nothing.
+            ask.future.set_exception(
+                JobError(
+                    f"job {self._job!r} is {verdict.status}, and there is no savepoint: it was ending already when "
+                    f"{ask.what} was asked for. Go on from its last checkpoint (resume, weir run --resume), or start "
+                    "another job from that (from_savepoint, --from)"
+                )
+            )
+        else:
+            ask.future.set_result(ask.savepoint)
 
     def _answer(self, answer: Answer) -> None:
         """The driver has an answer; perhaps to nobody here."""

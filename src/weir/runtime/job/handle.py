@@ -194,7 +194,7 @@ class Job:
         """
         place = None if savepoint is False else self._place_of_savepoints(None if savepoint is True else savepoint)
         then = Then.DRAIN if drain else Then.STOP
-        ask = Ask("the stop", lambda name: self._request(name, then, place), ends_job=True)
+        ask = Ask("the stop", lambda name: self._request(name, then, place), ends_job=True, saves=place is not None)
         path: str | None = self._await(ask, timeout)
         self._ended.wait()
         return path
@@ -348,8 +348,10 @@ class Job:
         self._driver.request(CheckpointRequested(place, then, name))
 
     def _ask_for_checkpoint(self) -> AskForCheckpoint:
+        if self._ended.is_set():  # Also when the driver has crashed, which knows nothing of that.
+            raise JobError(f"job {self.name!r} is {self.status}, so it cannot take a checkpoint any more")
         ask = AskForCheckpoint(self._driver.answering_checkpoint)
-        if self._is_running or self._ended.is_set():
+        if self._is_running:
             self._driver.request()
         self._asks.add_checkpoint(ask)
         return ask
@@ -359,9 +361,7 @@ class Job:
             raise JobError(
                 f"job {self.name!r} keeps its checkpoints in memory: name a directory or URI for the savepoint"
             )
-        if directory is None:
-            directory = location_below(str(self._storage_uri), layout.SAVEPOINTS)
-        return directory
+        return location_below(str(self._storage_uri), layout.SAVEPOINTS) if directory is None else directory
 
     def _checked_plan(self, parallelism: int) -> Plan:
         """The plan at another parallelism; refused before anything is stopped, where that can be known."""

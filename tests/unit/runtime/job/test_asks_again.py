@@ -215,6 +215,19 @@ def test_a_stop_is_answered_when_the_job_has_ended(asks: Asks, verdict: Stopped 
     assert ask.future.result(0) == "mine/1"
 
 
+@pytest.mark.parametrize("verdict", [Stopped(), Finished()])
+def test_a_stop_that_came_when_the_job_was_ending_already_does_not_pass_for_one_with_a_savepoint(
+    asks: Asks, verdict: Stopped | Finished
+) -> None:
+    plain, saving = Ask("the stop", pytest.fail, ends_job=True), Ask("the stop", pytest.fail, ends_job=True, saves=True)
+    for ask in (plain, saving):
+        asks.add(ask, is_running=False)
+    asks.job_ended(verdict)
+    assert plain.future.result(0) is None
+    with pytest.raises(JobError, match=f"'job' is {verdict.status}, and there is no savepoint: .*--resume"):
+        saving.future.result(0)
+
+
 def test_a_checkpoint_that_ended_with_a_region_is_waited_for_and_one_that_was_declined_is_not(asks: Asks) -> None:
     ask = AskForCheckpoint(CheckpointId(3))
     asks.add_checkpoint(ask)

@@ -333,3 +333,17 @@ def test_what_is_asked_just_as_the_driver_crashes_is_answered(
     monkeypatch.setattr(job, "_ended", ended)
     with pytest.raises(JobError, match="would find no job"):
         job.stop(savepoint=False, timeout=0.01)
+
+
+def test_a_checkpoint_asked_of_a_job_whose_driver_has_crashed_is_refused_at_once(
+    submit: Callable[..., Job], eventually: Callable[..., Any]
+) -> None:
+    def crash(driver: Driver) -> None:
+        raise RuntimeError("boom")
+
+    job = submit()
+    reach(job, "running", eventually)._post(crash)
+    with pytest.raises(RuntimeError, match="boom"):
+        job.wait(WITHIN_S)
+    with pytest.raises(JobError, match="'job' is failed, so it cannot take a checkpoint any more"):
+        job.trigger_checkpoint(WITHIN_S)
