@@ -96,8 +96,9 @@ class Deaths:
                 self._noted.append(WorkerDeath(process_id, self._how(exit_code, before, now)))
                 is_told = is_told or exit_code == -signal.SIGKILL
         if is_told:
-            self._looks.clear()
-            self._looks.append(now)  # What it has killed up to now is accounted for.
+            # What it has killed up to now is accounted for. Another child's end may come between any two steps of
+            # this, and is handled there at once: there is always a look to compare with.
+            self._looks = deque([now], maxlen=LOOKS_KEPT)
 
     def _read(self) -> int | None:
         return None if self._count is None else self._count.read()

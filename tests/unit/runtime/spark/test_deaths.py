@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -86,6 +88,34 @@ def test_only_the_latest_deaths_are_kept() -> None:
     ends.waiting = [(number, 1) for number in range(DEATHS_MAX + 5)]
     deaths.reap()
     assert [death.process_id for death in deaths.noted] == list(range(5, DEATHS_MAX + 5))
+
+
+def test_a_child_may_end_at_any_moment_while_the_end_of_another_is_handled(count: KillCount) -> None:
+    ends = Ends()
+    deaths = Deaths(count, ended=ends)
+    nested = 0
+
+    def another(frame: FrameType, event: str, argument: object) -> Any:
+        """As a signal does, between two steps of the handler."""
+        nonlocal nested
+        if frame.f_code is not Deaths.reap.__code__:
+            return None
+        if event == "line" and frame.f_locals.get("is_told"):
+            sys.settrace(None)
+            nested += 1
+            ends.waiting.append((100 + nested, -signal.SIGKILL))
+            deaths.reap()
+            sys.settrace(another)
+        return another
+
+    ends.waiting = [(1, -signal.SIGKILL)]
+    before = sys.gettrace()
+    sys.settrace(another)
+    try:
+        deaths.reap()
+    finally:
+        sys.settrace(before)
+    assert nested > 2 and len({death.process_id for death in deaths.noted}) == 1 + nested
 
 
 @pytest.mark.parametrize(
