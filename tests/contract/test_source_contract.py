@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.contract.sources import CASES, SourceCase, drain, opened, positions
+from tests.contract.sources import CASES, SourceCase, collection_case, drain, generator_case, opened, positions
 
 PARALLELISMS = (1, 2, 3, 5)
 SEEDS = range(8)
@@ -81,6 +82,29 @@ def test_the_end_is_final_also_after_a_restore(case: SourceCase) -> None:
         assert reader.finished and reader.poll(10) is None and reader.finished
     for reader in opened(case.source, parallelism=3, restored=positions(readers)):
         assert reader.finished and reader.poll(10) is None
+
+
+@pytest.mark.parametrize("parallelism", PARALLELISMS)
+def test_a_source_knows_without_a_reader_whether_it_is_read_to_its_end(case: SourceCase, parallelism: int) -> None:
+    readers = opened(case.source, parallelism=parallelism)
+    for reader in readers:
+        drain(reader, 1, polls_max=1)
+    values = [part.value for part in positions(readers)]
+    assert case.source.is_read_to_end(values) == all(reader.finished for reader in readers)
+    for reader in readers:
+        drain(reader, 1000)
+    values = [part.value for part in positions(readers)]
+    assert case.source.is_read_to_end(values)
+
+
+@pytest.mark.parametrize("make", [generator_case, collection_case])
+def test_a_source_that_has_other_rows_by_now_is_not_read_to_its_end(
+    make: Callable[[int], Callable[[Path], SourceCase]], tmp_path: Path
+) -> None:
+    readers = opened(make(100)(tmp_path).source, parallelism=2)
+    for reader in readers:
+        drain(reader, 1000)
+    assert not make(200)(tmp_path).source.is_read_to_end([part.value for part in positions(readers)])
 
 
 def test_a_bounded_source_says_so_and_states_its_guarantee(case: SourceCase) -> None:

@@ -31,6 +31,9 @@ class WrappedSource(Source):
     def bounded(self) -> bool:
         return self.source.bounded
 
+    def is_read_to_end(self, positions: Sequence[Json]) -> bool:
+        return self.source.is_read_to_end(positions)
+
     def validate(self, name: str) -> None:
         self.source.validate(name)
 

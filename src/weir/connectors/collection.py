@@ -45,6 +45,14 @@ class Collection(Source):
     def bounded(self) -> bool:
         return True
 
+    def is_read_to_end(self, positions: Sequence[Json]) -> bool:
+        """Not, where the rows are others by now: that is the reader's to refuse."""
+        rows = self._table.num_rows
+        bounds = _bounds(rows)
+        ends = {str(split): row for split, row in enumerate(bounds[1:])}
+        found = {split: row for position in positions for split, row in position["next"].items()}
+        return found == ends and all(position["rows"] == rows for position in positions)
+
     def reader(self) -> SourceReader:
         return _CollectionReader(self._table)
 
@@ -54,8 +62,7 @@ class _CollectionReader(SourceReader):
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
-        rows, splits = table.num_rows, min(SPLITS_MAX, table.num_rows)
-        self._bounds = [split * rows // splits for split in range(splits)] + [rows] if splits else [0]
+        self._bounds = _bounds(table.num_rows)
 
     def open(self, context: OperatorContext, restored: Sequence[InlinePart] | None) -> None:
         own = range(context.index, len(self._bounds) - 1, context.parallelism)
@@ -99,3 +106,9 @@ class _CollectionReader(SourceReader):
     def lag(self) -> str | None:
         left = sum(self._bounds[split + 1] - self._next[split] for split in self._unread)
         return f"{left} rows left"
+
+
+def _bounds(rows: int) -> list[int]:
+    """Where each split begins, and the last one ends."""
+    splits = min(SPLITS_MAX, rows)
+    return [split * rows // splits for split in range(splits)] + [rows] if splits else [0]

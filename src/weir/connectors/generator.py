@@ -96,6 +96,14 @@ class Generator(Source):
     def bounded(self) -> bool:
         return self.count is not None
 
+    def is_read_to_end(self, positions: Sequence[Json]) -> bool:
+        """Not, where there are more rows by now."""
+        rounds = dict.fromkeys(range(self.splits), 0)
+        for position in positions:
+            rounds.update({int(split): done for split, done in position["rounds"].items()})
+        are_same = all(position["splits"] == self.splits for position in positions)
+        return are_same and Strides(self.splits, self.count, rounds).finished
+
     def reader(self) -> SourceReader:
         return _GeneratorReader(self)
 

@@ -101,6 +101,12 @@ class Source(ABC):
     def guarantee(self) -> SourceGuarantee:
         return "exactly_once"
 
+    def is_read_to_end(self, positions: Sequence[Json]) -> bool:
+        """Whether readers that went on from these positions, those of all subtasks, would find nothing, told without
+        opening any: a job that had finished, and of which all sources say so, ends at once when it is resumed. False:
+        only a reader can tell, as where there may be more by now than there was."""
+        return False
+
     def validate(self, name: str) -> None:
         """Checked on the driver before anything starts: raise a JobError that names the operator `name`."""
 

@@ -176,6 +176,9 @@ class Script(Source):
     def bounded(self) -> bool:
         return True
 
+    def is_read_to_end(self, positions: Sequence[Json]) -> bool:
+        return all(position >= len(self.batches) for position in positions)
+
     def reader(self) -> ScriptReader:
         return ScriptReader(self.batches)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -30,6 +30,7 @@ from weir.runtime.storage.opening import open_writable, opener_of
 from weir.runtime.storage.stores.details import FileDetails
 from weir.runtime.storage.stores.readable import ReadableOpener, ReadableStorage
 from weir.schema import format_schema, parse_schema
+from weir.snapshot.parts import Json
 
 TEXT_SCHEMA = pa.schema([("value", pa.string())])
 
@@ -101,6 +102,10 @@ class Files(Source):
     @property
     def bounded(self) -> bool:
         return self.watch_ms is None
+
+    def is_read_to_end(self, positions: Sequence[Json]) -> bool:
+        """A fixed set is what it was at the first start."""
+        return self.bounded and bool(positions) and not any(position["splits"] for position in positions)
 
     def validate(self, name: str) -> None:
         """Everything that can be known before the start is checked here, where the user sees it."""

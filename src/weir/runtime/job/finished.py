@@ -17,15 +17,26 @@ from weir.runtime.driver.verdicts import Finished
 from weir.runtime.job.failures import FailureRecord
 from weir.runtime.task.metrics import operator_metrics
 from weir.snapshot.coordinator.history import CheckpointRecord, CheckpointState
-from weir.snapshot.manifest import Manifest
+from weir.snapshot.manifest import Manifest, OperatorSnapshot
+from weir.snapshot.parts import Position, read_as
 
 
 def is_left_nothing(plan: Plan, last: Manifest) -> bool:
-    """Whether a job that had read all its input has none in this plan, either: all of its sources come to an end, and
-    they, and its sinks, were there."""
+    """Whether a job that had read all its input has none in this plan, either: its sources and sinks were there, and
+    every source says that it is read to its end."""
     ends = [operator for vertex in plan.vertices for operator in vertex.operators]
-    known = all(operator.uid in last.operators for operator in ends if isinstance(operator.spec, Source | Sink))
-    return known and all(operator.spec.bounded for operator in ends if isinstance(operator.spec, Source))
+    if any(operator.uid not in last.operators for operator in ends if isinstance(operator.spec, Source | Sink)):
+        return False
+    sources = [(operator.spec, last.operators[operator.uid]) for operator in ends if isinstance(operator.spec, Source)]
+    return all(_is_read(source, snapshot) for source, snapshot in sources)
+
+
+def _is_read(source: Source, snapshot: OperatorSnapshot) -> bool:
+    found = [position.value for part in snapshot.parts if (position := read_as(part.inline, Position)) is not None]
+    try:
+        return source.bounded and source.is_read_to_end(found)
+    except Exception:  # It may be another source by now: its readers say what is wrong with the positions.
+        return False
 
 
 class HandleOfFinished:

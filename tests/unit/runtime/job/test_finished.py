@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from weir.config import Checkpoints, JobConfig
 from weir.errors import JobError
 from weir.graph.plan import Forward, Plan
 from weir.ids import CheckpointId
+from weir.operators.source import Source
 from weir.runtime.driver.notices import HadFinished
 from weir.runtime.job import launch
 from weir.runtime.job.finished import HandleOfFinished
@@ -131,11 +132,28 @@ class Endless(Script):
         return False
 
 
-@pytest.mark.parametrize("change", ["a source more", "an endless source", "a sink more"])
+class Grown(Script):
+    """Nobody can tell but a reader."""
+
+    def is_read_to_end(self, positions: Sequence[Any]) -> bool:
+        return Source.is_read_to_end(self, positions)
+
+
+class Another(Script):
+    """It does not understand the positions of the source that was there."""
+
+    def is_read_to_end(self, positions: Sequence[Any]) -> bool:
+        raise KeyError("splits")
+
+
+SOURCES = {"an endless source": Endless, "a source that may have more": Grown, "another source": Another}
+
+
+@pytest.mark.parametrize("change", ["a source more", *SOURCES, "a sink more"])
 def test_a_job_that_has_more_to_read_or_to_write_by_now_goes_on(
     finished: Job, start: Callable[..., Any], change: str
 ) -> None:
-    source = Endless() if change == "an endless source" else Script()
+    source = SOURCES.get(change, Script)()
     chains = [
         (2, [operator("source", source), operator("op", Pass())]),
         (2, [operator("sink", Shelf())]),
