@@ -99,14 +99,16 @@ class Builder:
         kept: Sequence[Upstream] = (),
         time: TimeColumn | None = None,
     ) -> Node:
-        """An operator behind several streams that differ in meaning, each with a port of its own. `kept`: those whose
+        """An operator behind several streams that differ in meaning, each an input of its own. `kept`: those whose
         event time what comes out may have kept."""
         schemas = [upstream.schema for upstream in upstreams]
         with placed(kind, schemas[0]):
             spec = make()
             schema = spec.schema(schemas)
             sides = spec.sides(schemas)
-        inputs = tuple(replace(i, port=port) for port, upstream in enumerate(upstreams) for i in upstream.inputs)
+        inputs = tuple(
+            replace(i, input_number=number) for number, upstream in enumerate(upstreams) for i in upstream.inputs
+        )
         time = time or (kept_time(kept[0], schema) if kept else None)
         return self._node(kind, spec, inputs, schema=schema, options=options, time=time, sides=sides)
 

@@ -1,7 +1,7 @@
 """Two streams that one function reads: by key on both sides, or one by key and one broadcast.
 
 Comes in: streams, keys and functions of the user. Goes out: logical nodes with two
-ports. Keys are checked where they are named.
+inputs. Keys are checked where they are named.
 """
 
 from __future__ import annotations

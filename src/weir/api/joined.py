@@ -142,7 +142,7 @@ def _check_windows(windows: object) -> None:
 def two_inputs(
     kind: str, make: MakeSpec, left: KeyedStream, right: KeyedStream, *, options: Options, time: TimeColumn | None
 ) -> Stream:
-    """An operator that reads one keyed stream at port 0 and another at port 1."""
+    """An operator that reads one keyed stream at input 0 and another at input 1."""
     from weir.api.keyed import KeyedStream
     from weir.api.stream import Stream
 
@@ -155,7 +155,7 @@ def two_inputs(
         spec = make()
         schema = spec.schema([left.schema, right.schema])
         sides = spec.sides([left.schema, right.schema])
-    inputs = left._upstream.inputs + tuple(replace(i, port=1) for i in right._upstream.inputs)
+    inputs = left._upstream.inputs + tuple(replace(i, input_number=1) for i in right._upstream.inputs)
     builder = environment._builder
     node = builder._node(kind, spec, inputs, schema=schema, options=options, time=time, sides=sides)
     return Stream(environment, builder.add(node))

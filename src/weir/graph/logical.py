@@ -46,11 +46,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Input:
-    """One upstream node, and how its rows are to travel. A node reads the union of its inputs with the same port."""
+    """One upstream node, and how its rows are to travel. A node reads the union of its inputs of the same number."""
 
     node: NodeId
     exchange: Exchange
-    port: int = 0
+    input_number: int = 0
     side: str | None = None
     """The tag of a side output of the node; None: its stream."""
 

@@ -95,7 +95,7 @@ class Edge:
     target: VertexId
     exchange: Exchange
     schema: pa.Schema
-    port: int = 0
+    input_number: int = 0
     """Which input of the target's first operator, where these differ in meaning."""
     side: SideOutput | None = None
     """What travels: a side output of an operator of the source; None: what comes out at the end of its chain."""

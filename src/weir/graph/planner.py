@@ -94,7 +94,7 @@ class _StepInput:
     source: int
     """The position of the step before."""
     exchange: Exchange
-    port: int = 0
+    input_number: int = 0
     side: str | None = None
 
 
@@ -144,7 +144,7 @@ class _Steps:
                 step = _Step(operator, self.all[source].parallelism, (_StepInput(source, Forward(), side=side),), node)
                 source, side = self._append(step), None
             exchange = self._exchange(wanted.exchange, source, parallelism)
-            inputs.append(_StepInput(source, exchange, wanted.port, side))
+            inputs.append(_StepInput(source, exchange, wanted.input_number, side))
         operator = PlannedOperator(uid=uid, name=name, spec=node.spec, schema=node.schema)
         self._of_node[node.id] = self._append(_Step(operator, parallelism, tuple(inputs), node))
 
@@ -156,7 +156,7 @@ class _Steps:
         for wanted in node.back:
             source = self._of_node[wanted.node]
             exchange = self._exchange(wanted.exchange, source, head.parallelism)
-            back.append(_StepInput(source, exchange, wanted.port, wanted.side))
+            back.append(_StepInput(source, exchange, wanted.input_number, wanted.side))
         self.all[position] = replace(head, back=tuple(back))
 
     def _combine(self, spec: OperatorSpec, before: pa.Schema, *, uid: Uid, name: str) -> PlannedOperator:
@@ -230,7 +230,7 @@ def _chain(steps: Sequence[_Step], max_parallelism: int) -> Plan:
                 target=vertex_of_head[head],
                 exchange=i.exchange,
                 schema=before.schema_of(i.side),
-                port=i.port,
+                input_number=i.input_number,
                 side=None if i.side is None else SideOutput(before.operator.uid, i.side),
                 has_watermarks=timed[i.source] and i not in steps[head].back,
                 is_back=i in steps[head].back,

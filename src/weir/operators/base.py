@@ -164,7 +164,7 @@ class Operator:
         """Take one batch; emit any number of batches."""
         raise NotImplementedError(type(self).__name__)
 
-    def process_from(self, port: int, batch: pa.RecordBatch, out: Emit) -> None:
+    def process_from(self, input_number: int, batch: pa.RecordBatch, out: Emit) -> None:
         """Take one batch of one of several inputs, which differ in meaning. Only the first of a chain has more than
         one."""
         self.process(batch, out)

@@ -165,8 +165,8 @@ class FunctionOperator(KeyedRowOperator):
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         self.process_from(0, batch, out)
 
-    def process_from(self, port: int, batch: pa.RecordBatch, out: Emit) -> None:
-        given = self._inputs[port]
+    def process_from(self, input_number: int, batch: pa.RecordBatch, out: Emit) -> None:
+        given = self._inputs[input_number]
         for start in range(0, batch.num_rows, self.piece_rows):
             self._take(given, batch.slice(start, self.piece_rows), out)
         if self._timers is not None and given.of.keys is not None:

@@ -1,6 +1,6 @@
 """The as-of join: each row with the version of another stream's row that held at its time.
 
-Comes in: rows of the left side at port 0, versions at port 1. Goes out: each left row, once
+Comes in: rows of the left side at input 0, versions at input 1. Goes out: each left row, once
 the watermark has passed its time, with the newest version of its key at or before that.
 State: left rows that wait for the watermark, and the versions that later ones may ask for.
 """
@@ -94,8 +94,8 @@ class AsOfJoinOperator(Operator):
         if self._left.waiting_rows >= BATCH_ROWS_MAX:
             self.flush(out)
 
-    def process_from(self, port: int, batch: pa.RecordBatch, out: Emit) -> None:
-        if port == 0 or not batch.num_rows:
+    def process_from(self, input_number: int, batch: pa.RecordBatch, out: Emit) -> None:
+        if input_number == 0 or not batch.num_rows:
             self.process(batch, out)
             return
         # A version that comes late has not held for rows that are out already, but it does for those to come.

@@ -1,6 +1,6 @@
 """What joins have in common that keep rows of both sides: two inputs, late rows, snapshots.
 
-Comes in: rows of the left side at port 0, of the right side at port 1. Goes out: to the
+Comes in: rows of the left side at input 0, of the right side at input 1. Goes out: to the
 join itself, new rows in sorted runs, a flush at a time; and late rows to side outputs.
 Never decides which rows belong together.
 """
@@ -71,10 +71,10 @@ class BufferedJoin(Operator):
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         self.process_from(0, batch, out)
 
-    def process_from(self, port: int, batch: pa.RecordBatch, out: Emit) -> None:
+    def process_from(self, input_number: int, batch: pa.RecordBatch, out: Emit) -> None:
         if not batch.num_rows:
             return
-        half = self._halves[port]
+        half = self._halves[input_number]
         late = self._late(row_times(half.panes.side, batch, self._context))
         if late is not None:
             rows = np.flatnonzero(late)

@@ -1,6 +1,6 @@
 """The interval join: rows of two streams with the same key, whose times lie close together.
 
-Comes in: rows of the left side at port 0, of the right side at port 1. Goes out: pairs, as
+Comes in: rows of the left side at input 0, of the right side at input 1. Goes out: pairs, as
 soon as both rows are here; with an outer join, rows without a partner once the watermark
 says that none can come. State: the rows of each side that later ones may still be joined
 with. A pair's time is the later of both.

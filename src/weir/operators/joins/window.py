@@ -1,6 +1,6 @@
 """Joins by windows: rows of two streams with the same key in the same window of event time.
 
-Comes in: rows of the left side at port 0, of the right side at port 1. Goes out, once the
+Comes in: rows of the left side at input 0, of the right side at input 1. Goes out, once the
 watermark has passed a window's end: its pairs, and with an outer join its rows without a
 partner; or what a function makes of each key's rows. State: the rows of both sides by
 panes, which windows that overlap share. The time of a result is its window's last instant.

@@ -305,7 +305,7 @@ class _Builder:
         at_least_once = self._config.mode == "at_least_once"
         inputs = Inputs(
             channels=[self._ports.transport.into(channel) for _, channel in laid],
-            operator_inputs=[edge.port for edge, _ in laid],
+            operator_inputs=[edge.input_number for edge, _ in laid],
             alignment=AtLeastOnceAlignment(len(laid)) if at_least_once else ExactlyOnceAlignment(len(laid)),
             rows_max=settings.batch_rows_max,
             bytes_max=settings.batch_max_bytes,

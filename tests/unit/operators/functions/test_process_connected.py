@@ -207,4 +207,4 @@ def test_rules_without_event_time_do_not_hold_back_that_of_the_rows() -> None:
     )
     rules = env.from_collection([(1, 5)], "name long, limit long", uid="rules")
     rows.key_by("key").connect(rules.broadcast()).process(Rules(), "key long").write(io.Discard(), uid="out")
-    assert {edge.port: edge.has_watermarks for edge in env.plan().edges} == {0: True, 1: False}
+    assert {edge.input_number: edge.has_watermarks for edge in env.plan().edges} == {0: True, 1: False}
