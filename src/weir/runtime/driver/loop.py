@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weir.config import JobConfig
-from weir.errors import JobError, ProtocolViolation, code_of, told
+from weir.errors import JobError, ProtocolViolation, TaskLost, code_of, told
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, CheckpointId, TaskIndex
 from weir.runtime.driver import notices, phases, verdicts
@@ -111,7 +111,9 @@ class Driver:
         elif isinstance(message, m.SourcesReached):
             self._alignment.heard(message)
         elif isinstance(message, m.TaskFailed):
-            self.fail(region, message.error, task=message.task, fatal=message.fatal, code=message.code)
+            # Who misses another task has not failed itself.
+            task = None if message.code == TaskLost.code else message.task
+            self.fail(region, message.error, task=task, fatal=message.fatal, code=message.code)
         elif isinstance(message, m.SnapshotTaken | m.SnapshotDeclined | m.EpochsCommitted | m.SubtaskFinished):
             self._claims.heard(message)
             if region.told(message):

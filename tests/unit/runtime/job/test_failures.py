@@ -11,11 +11,12 @@ from tests.sim.ports import SimClock
 from tests.unit.runtime.job.test_handle import WITHIN_S, ObedientCluster, reach
 from tests.unit.runtime.job.test_handle import submit as submit
 from weir.config import FixedDelay, NoRestart
-from weir.errors import JobFailed
+from weir.errors import JobFailed, TaskLost
 from weir.ids import AttemptId, CheckpointId, TaskIndex
 from weir.runtime.driver.notices import AttemptFailed, AttemptRunning, WorkerDied
 from weir.runtime.job.failures import FAILURES_MAX, FailureRecord, Failures
 from weir.runtime.job.handle import Job
+from weir.snapshot.messages import TaskFailed
 
 ERROR = """operator 'ratio' (uid 'ratio') failed: ZeroDivisionError: division by zero
   row: Row(a=1, b=0)
@@ -143,6 +144,18 @@ def test_the_handle_and_the_metrics_tell_why_a_job_has_restarted(
     assert job.metrics()["failures"] == [record.public]
     ObedientCluster.latest.driver._notify(WorkerDied(AttemptId(1), None, TaskIndex(0), "killed by SIGKILL"))  # type: ignore[union-attr]
     eventually(lambda: job.failures[0].cause == "killed by SIGKILL", within_s=WITHIN_S)
+
+
+def test_a_killed_task_that_another_has_missed_first_is_found_out_all_the_same(
+    submit: Callable[..., Job], eventually: Callable[..., object]
+) -> None:
+    job = submit(FixedDelay(attempts=5, delay="1ms"))
+    cluster = reach(job, "running", eventually)
+    cluster.say(TaskFailed(AttemptId(1), TaskIndex(1), "task 0 is gone: no goodbye", TaskLost.code, False))
+    eventually(lambda: job.failures, within_s=WITHIN_S)
+    cluster.driver._notify(WorkerDied(AttemptId(1), None, TaskIndex(0), "killed by SIGKILL"))  # type: ignore[union-attr]
+    eventually(lambda: job.failures[0].cause == "task 0: killed by SIGKILL", within_s=WITHIN_S)
+    assert job.failures[0].task is None
 
 
 def test_a_job_that_cannot_begin_any_attempt_says_why_in_the_log_each_time(
