@@ -13,6 +13,7 @@ from weir.graph.plan import Plan
 from weir.operators.sink import Sink
 from weir.operators.source import Source
 from weir.runtime.driver.notices import HadFinished, Notice
+from weir.runtime.driver.sink_desk import SinkDesk
 from weir.runtime.driver.verdicts import Finished
 from weir.runtime.job.failures import FailureRecord
 from weir.runtime.task.metrics import operator_metrics
@@ -21,14 +22,15 @@ from weir.snapshot.manifest import Manifest, OperatorSnapshot
 from weir.snapshot.parts import Position, read_as
 
 
-def is_left_nothing(plan: Plan, last: Manifest) -> bool:
-    """Whether a job that had read all its input has none in this plan, either: its sources and sinks were there, and
-    every source says that it is read to its end."""
+def is_left_nothing(plan: Plan, last: Manifest, sinks: SinkDesk) -> bool:
+    """Whether a job that had read all its input has none in this plan, either: its sources and sinks were there, every
+    source says that it is read to its end, and no sink has committed anything since."""
     ends = [operator for vertex in plan.vertices for operator in vertex.operators]
     if any(operator.uid not in last.operators for operator in ends if isinstance(operator.spec, Source | Sink)):
         return False
     sources = [(operator.spec, last.operators[operator.uid]) for operator in ends if isinstance(operator.spec, Source)]
-    return all(_is_read(source, snapshot) for source, snapshot in sources)
+    # Where a backup of the checkpoints was put back, sinks may know of later ones: what then is a start says.
+    return all(_is_read(source, snapshot) for source, snapshot in sources) and sinks.traces(plan)[0] <= last.checkpoint
 
 
 def _is_read(source: Source, snapshot: OperatorSnapshot) -> bool:

@@ -77,8 +77,9 @@ def submit(
     manifest = store.restorable(config.back_to) if config.resume else None
     if manifest is not None:
         check_compatible(manifest, plan, store.storage, may_drop=config.allow_dropped_state)
-    _validate(plan, config, store)
-    if is_resumed and manifest is not None and store.has_ended() and is_left_nothing(plan, manifest):
+    sinks = SinkDesk(config, store.lineage, store.check_newest, lives=store.lives)
+    _validate(plan, config, sinks)
+    if is_resumed and manifest is not None and store.has_ended() and is_left_nothing(plan, manifest, sinks):
         _LOG.info("job %s had finished already, with checkpoint %s", config.name, manifest.checkpoint)
         return HandleOfFinished(config.name, plan, manifest)
     needed = slots_of(plan, config.settings)
@@ -159,11 +160,10 @@ def _store(config: JobConfig, storage: Storage, current: Lineage | None) -> Chec
     )
 
 
-def _validate(plan: Plan, config: JobConfig, store: CheckpointStore) -> None:
+def _validate(plan: Plan, config: JobConfig, sinks: SinkDesk) -> None:
     for vertex in plan.vertices:
         if isinstance(source := vertex.operators[0].spec, Source):
             source.validate(vertex.operators[0].name)
-    sinks = SinkDesk(config, store.lineage, store.check_newest, lives=store.lives)
     sinks.validate(plan)
     if config.back_to is not None:
         for repeated in sinks.repeated(plan, config.back_to):

@@ -21,6 +21,7 @@ from weir.config import Checkpoints, JobConfig
 from weir.errors import JobError
 from weir.graph.plan import Forward, Plan
 from weir.ids import CheckpointId
+from weir.operators.sink import SinkOwner
 from weir.operators.source import Source
 from weir.runtime.driver.notices import HadFinished
 from weir.runtime.job import launch
@@ -149,14 +150,21 @@ class Another(Script):
 SOURCES = {"an endless source": Endless, "a source that may have more": Grown, "another source": Another}
 
 
-@pytest.mark.parametrize("change", ["a source more", *SOURCES, "a sink more"])
+class Ahead(Shelf):
+    """It has committed later checkpoints than those that are there."""
+
+    def committed_up_to(self, owner: SinkOwner) -> CheckpointId:
+        return CheckpointId(3)
+
+
+@pytest.mark.parametrize("change", ["a source more", *SOURCES, "a sink more", "a sink that is ahead"])
 def test_a_job_that_has_more_to_read_or_to_write_by_now_goes_on(
     finished: Job, start: Callable[..., Any], change: str
 ) -> None:
     source = SOURCES.get(change, Script)()
     chains = [
         (2, [operator("source", source), operator("op", Pass())]),
-        (2, [operator("sink", Shelf())]),
+        (2, [operator("sink", Ahead() if change == "a sink that is ahead" else Shelf())]),
     ]
     edges = [(0, 1, Forward())]
     if change == "a source more":
