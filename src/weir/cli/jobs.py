@@ -94,7 +94,7 @@ def status(name: JobName, run: Run = None, pid: Pid = None, as_json: AsJson = Fa
             ("parallelism", str(found["parallelism"])),
             ("checkpoints", found["checkpoints"] or "in the driver's memory"),
             ("newest", "none yet" if newest is None else _checkpoint_line(newest)),
-            *_failure_lines(found["failures"]),
+            *_failure_lines(found.get("failures", ())),
         ]
         for label, text in lines:
             typer.echo(f"{label:12} {text}")

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from weir.cli.main import application
 from weir.errors import JobError, SlotsMissing
 from weir.ids import AttemptId, CheckpointId, TaskIndex
+from weir.runtime.job.client import JobClient
 from weir.runtime.job.failures import FailureRecord
 from weir.runtime.job.service import JobService
 from weir.runtime.net.lines import Lines, Secret
@@ -128,6 +129,19 @@ def test_the_status_tells_the_last_failures_the_newest_first(job: PretendedJob) 
     assert lines[at + 3].endswith(", attempt 2, task 1: error 2") and not lines[at + 4].strip()
     found = weir_json("status", "words")["failures"]
     assert [failure["attempt"] for failure in found] == [1, 2, 3, 4] and found[2]["cause"] == "killed by SIGKILL"
+
+
+def test_the_status_of_a_job_that_an_earlier_version_has_started_is_shown_without_what_that_does_not_tell(
+    job: PretendedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = JobClient.status
+
+    def status(client: JobClient) -> dict[str, Any]:
+        return {key: value for key, value in found(client).items() if key not in ("failures", "waits_for")}
+
+    monkeypatch.setattr(JobClient, "status", status)
+    code, out, _ = weir("status", "words")
+    assert code == 0 and "running, attempt 3" in out and "failure" not in out
 
 
 def test_the_status_of_a_job_in_an_outage_says_what_it_waits_for_and_since_when(job: PretendedJob) -> None:
