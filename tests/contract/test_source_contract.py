@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.sources import CASES, SourceCase, collection_case, drain, generator_case, opened, positions
+from weir.errors import DataError
 
 PARALLELISMS = (1, 2, 3, 5)
 SEEDS = range(8)
@@ -105,6 +106,24 @@ def test_a_source_that_has_other_rows_by_now_is_not_read_to_its_end(
     for reader in readers:
         drain(reader, 1000)
     assert not make(200)(tmp_path).source.is_read_to_end([part.value for part in positions(readers)])
+
+
+def test_files_that_were_changed_since_are_looked_into_again_and_new_ones_are_not(tmp_path: Path) -> None:
+    case = CASES["jsonl files"](tmp_path)
+    case.source.validate("the source")
+    readers = opened(case.source, parallelism=2)
+    for reader in readers:
+        drain(reader, 1000)
+    values = [part.value for part in positions(readers)]
+    (tmp_path / "in" / "new.jsonl").write_text('{"n": 1, "word": "a"}\n')
+    case.source.validate("the source")
+    assert case.source.is_read_to_end(values)
+    with (tmp_path / "in" / "0.jsonl").open("a") as file:
+        file.write('{"n": 1, "word": "a"}\n')
+    case.source.validate("the source")
+    assert not case.source.is_read_to_end(values)
+    with pytest.raises(DataError, match="give the new content a new name"):
+        opened(case.source, parallelism=2, restored=positions(readers))
 
 
 def test_a_bounded_source_says_so_and_states_its_guarantee(case: SourceCase) -> None:

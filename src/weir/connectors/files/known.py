@@ -123,6 +123,20 @@ class KnownFiles:
         )
 
 
+def are_unchanged(position: Mapping[str, Json], found: Mapping[str, FileDetails], *, check_modified: bool) -> bool:
+    """Whether the files that a reader has done with look as it has seen them. Those that do not, a reader looks into;
+    those that are gone are nobody's business any more."""
+    for split, size_bytes in position["done"].items():
+        file = split.rpartition("@")[0]
+        details, (modified_us, _) = found.get(file), position.get("files", {}).get(file) or (None, None)
+        if details is None:
+            continue
+        is_touched = None not in (modified_us, details.modified_us) and modified_us != details.modified_us
+        if details.size_bytes != size_bytes or (check_modified and is_touched):
+            return False
+    return True
+
+
 def check_link(file: str, details: FileDetails, where: str, *, follow: bool) -> None:
     """DataError for a link that leaves the directory, unless that was asked for."""
     if details.leaves_to is not None and not follow:

@@ -15,7 +15,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from weir.config import Duration, Settings, Size, duration_ms, size_bytes
-from weir.connectors.files.known import KnownFiles, check_link
+from weir.connectors.files.known import KnownFiles, are_unchanged, check_link
 from weir.connectors.files.reader import FilesReader, Opened
 from weir.connectors.formats.arrow import arrow_schema_of
 from weir.connectors.formats.line_blocks import BLOCK_BYTES
@@ -104,8 +104,11 @@ class Files(Source):
         return self.watch_ms is None
 
     def is_read_to_end(self, positions: Sequence[Json]) -> bool:
-        """A fixed set is what it was at the first start."""
-        return self.bounded and bool(positions) and not any(position["splits"] for position in positions)
+        """A fixed set is what it was at the first start: its files are all read, and none was changed since."""
+        listed, has_rest = self._listed, any(position["splits"] for position in positions)
+        if listed is None or not self.bounded or not positions or has_rest:
+            return False
+        return all(are_unchanged(position, listed, check_modified=self.check_modified) for position in positions)
 
     def validate(self, name: str) -> None:
         """Everything that can be known before the start is checked here, where the user sees it."""
