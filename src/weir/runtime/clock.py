@@ -107,6 +107,16 @@ class Mailbox:
             done += 1
         return done
 
+    def drain_all(self) -> list[Exception]:
+        """The same when the loop has ended, whatever becomes of each; what was raised."""
+        raised: list[Exception] = []
+        while self._calls:
+            try:
+                self.drain()
+            except Exception as error:
+                raised.append(error)
+        return raised
+
 
 class Pace:
     """Holds a thread's work to a share of a processor while other threads of the process are busy."""

@@ -284,7 +284,7 @@ class Job:
 
     def _answer_all(self) -> None:
         try:
-            self._mailbox.drain()
+            self._mailbox.drain_all()  # What tasks still say to a driver that has crashed is nothing to who asks it.
         finally:
             phase = self._driver.phase
             self._asks.job_ended(phase.verdict if isinstance(phase, phases.Ended) else None)
@@ -396,5 +396,5 @@ class Job:
             wait([future], timeout=ASK_POLL_S)
             if future.done():
                 return future.result()
-        self._mailbox.drain()
+        self._mailbox.drain_all()
         return future.result()

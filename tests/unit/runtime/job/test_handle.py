@@ -335,6 +335,24 @@ def test_what_is_asked_just_as_the_driver_crashes_is_answered(
         job.stop(savepoint=False, timeout=0.01)
 
 
+def test_a_job_whose_driver_has_crashed_answers_whatever_messages_are_left(
+    submit: Callable[..., Job], eventually: Callable[..., Any]
+) -> None:
+    def crash(driver: Driver) -> None:
+        raise RuntimeError("boom")
+
+    job = submit()
+    cluster = reach(job, "running", eventually)
+    held = threading.Event()
+    cluster._post(lambda driver: held.wait(WITHIN_S) and None)
+    for _ in range(5):
+        cluster._post(crash)
+    held.set()
+    with pytest.raises(RuntimeError, match="boom"):
+        job.wait(WITHIN_S)
+    assert job.metrics()["status"] == "failed"
+
+
 def test_a_checkpoint_asked_of_a_job_whose_driver_has_crashed_is_refused_at_once(
     submit: Callable[..., Job], eventually: Callable[..., Any]
 ) -> None:
