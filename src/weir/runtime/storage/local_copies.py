@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import uuid
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -82,10 +83,10 @@ class LocalCopies:
     def _keep(self, path: str, make: Callable[[str], None]) -> None:
         self.tidy()
         copy = self._path(path)
-        unfinished = f"{copy}{_UNFINISHED}"
+        # One's own: what another task has begun at this moment is linked to a file that it works with.
+        unfinished = f"{copy}.{uuid.uuid4().hex}{_UNFINISHED}"
         try:
             os.makedirs(os.path.dirname(copy), mode=0o700, exist_ok=True)
-            _unlink(unfinished)
             make(unfinished)
             os.replace(unfinished, copy)
         except OSError:

@@ -166,3 +166,26 @@ def test_copies_stay_when_the_manifest_cannot_be_read(world: World) -> None:
     world.local.tidy()
     assert world.kept() == {file.path}
     assert isinstance(world.files.read(file), pa.Buffer)
+
+
+def test_tasks_that_keep_the_same_file_at_once_do_not_write_into_each_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a state is divided over more tasks. Each keeps its file by a link: it goes on working with the file."""
+    link, storage = os.link, open_storage(str(tmp_path / "storage"))
+    first, second = (LocalCopies(storage, str(tmp_path / "copies")) for _ in range(2))
+    mine, others = tmp_path / "mine.sst", tmp_path / "others.sst"
+    mine.write_bytes(b"mine")
+    others.write_bytes(b"others")
+
+    def in_between(source: str, target: str) -> None:
+        """The first one has made its link, and has not given it its name yet, when the second makes its own."""
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "link", link)
+            patched.setattr(os, "replace", lambda source, target: None)
+            first.keep_file("chk-0000000001/a", str(mine))
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", in_between)
+    second.keep_file("chk-0000000001/a", str(others))
+    assert mine.read_bytes() == b"mine" and (tmp_path / "copies/chk-0000000001/a").read_bytes() == b"others"
