@@ -21,7 +21,7 @@ from weir.operators.base import OperatorContext, Restored
 from weir.operators.loop import LoopHeadOperator
 from weir.operators.sink import Sink
 from weir.runtime.storage.state_files import CheckpointFiles
-from weir.snapshot import coordinator as coordinator_module
+from weir.snapshot.coordinator import machine as coordinator_module
 from weir.snapshot.coordinator.loops import empty_loops
 from weir.snapshot.loop_log import LoopLog, RowsReturned
 from weir.snapshot.manifest import Manifest

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.first_seeds import FIRST_SEED
-from tests.sim.run import failure_of, simulate
+from tests.sim.run import broken, failure_of, simulate
 from tests.sim.variants import VARIANTS
 
 ROOT = Path(__file__).parents[2]
@@ -40,6 +40,12 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
             [sys.executable, "-c", script], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
         )
         assert there.stdout.strip() == str(here)
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_what_a_broken_engine_exchanges_is_there(variant: str) -> None:
+    with broken(variant):
+        pass
 
 
 @pytest.mark.variants
