@@ -14,7 +14,6 @@ from weir.operators.functions.keyed import FunctionOperator
 from weir.operators.joins.base import LEFT
 from weir.operators.joins.interval import _IntervalHalf
 from weir.operators.joins.panes import RunPanes
-from weir.operators.joins.runs import RunLayout
 from weir.operators.time.watermarks import AssigningWatermarks
 from weir.operators.windows.aggregate import WindowAggregateOperator
 from weir.operators.windows.panes import PaneGroup
@@ -23,6 +22,7 @@ from weir.operators.windows.sessions import SessionStore
 from weir.snapshot.parts import Progress
 from weir.snapshot.watermark_groups import WatermarkGroups
 from weir.snapshot.watermarks import NEVER_US, WatermarkMerge
+from weir.state.columns.segments.segment import Segment
 from weir.state.timers import KeyedTimers, TimerQueue
 
 
@@ -217,23 +217,22 @@ def watermarks_overtake_calls() -> AbstractContextManager[None]:
 
 def join_side_is_not_in_the_snapshot() -> AbstractContextManager[None]:
     """Of the rows that wait for partners, those of the left side come back only."""
-    original = RunPanes.restore
+    original = RunPanes.open
 
-    def restore(self: RunPanes, state: str, restored: Any, context: Any) -> None:
-        if state == LEFT:
-            original(self, state, restored, context)
+    def open(self: RunPanes, state: str, context: Any, *, restored: Any, budget: Any) -> None:
+        original(self, state, context, restored=restored if state == LEFT else None, budget=budget)
 
-    return patched(RunPanes, "restore", restore)
+    return patched(RunPanes, "open", open)
 
 
 def partners_are_forgotten_on_restore() -> AbstractContextManager[None]:
     """Rows of an outer join that had a partner before a restart come out alone, too."""
-    original = RunLayout.run
+    original = Segment.__init__
 
-    def run(self: RunLayout, batch: Any, times: Any, *, pane_us: int, settled: Any = None) -> Any:
-        return original(self, batch, times, pane_us=pane_us)
+    def made(self: Segment, number: int, bucket_us: int, kept: Any, *, bounds: Any, marks: Any = None) -> None:
+        original(self, number, bucket_us, kept, bounds=bounds)
 
-    return patched(RunLayout, "run", run)
+    return patched(Segment, "__init__", made)
 
 
 def joined_rows_go_too_early() -> AbstractContextManager[None]:

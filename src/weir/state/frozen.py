@@ -238,6 +238,7 @@ def reader(format: str) -> Callable[[RestoredPart], Iterator[pa.Table]]:
 READERS: Mapping[str, tuple[str, str]] = {
     ARROW: ("weir.state.frozen", "read_arrow"),
     "changes": ("weir.state.columns.slots", "read_changes"),
+    "segments": ("weir.state.columns.segments.snapshot", "read_segments"),
     "rocksdb": ("weir.state.rocks.snapshot", "read_rocksdb"),
 }
 """Format to the module and function that reads it; imported when it is needed."""

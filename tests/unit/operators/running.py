@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import pickle
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from tests.states import as_restored, split_by_owner, table_of
+from weir.config import RocksDb
 from weir.ids import AttemptId, Uid
 from weir.operators.base import KEY_GROUP_COLUMN, Operator, OperatorContext, OperatorSpec, Restored
+from weir.state.place import StatePlace
 
 Tables = Mapping[str, Sequence[pa.Table]]
 
 
-def context(index: int = 0, parallelism: int = 1, max_parallelism: int = 128) -> OperatorContext:
-    return OperatorContext("job", Uid("the-uid"), "the-name", index, parallelism, max_parallelism, AttemptId(1))
+def context(
+    index: int = 0, parallelism: int = 1, max_parallelism: int = 128, *, place: StatePlace | None = None
+) -> OperatorContext:
+    where = (index, parallelism, max_parallelism)
+    return OperatorContext("job", Uid("the-uid"), "the-name", *where, AttemptId(1), place=place or StatePlace())
+
+
+def on_disk(directory: str, memory: str = "32KB") -> StatePlace:
+    """A place where hardly anything may stay in memory; of its own, however often it is asked for."""
+    return StatePlace(RocksDb(memory_max=memory), tempfile.mkdtemp(dir=directory))
 
 
 def opened(spec: OperatorSpec, schema: pa.Schema) -> tuple[Operator, pa.Schema]:

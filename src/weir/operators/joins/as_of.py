@@ -25,6 +25,7 @@ from weir.operators.user_code import operator_label
 from weir.operators.windows.event_time import AlignedWindows
 from weir.snapshot.parts import Progress
 from weir.snapshot.watermarks import NEVER_US
+from weir.state.columns.segments.shelf import ShelfBudget
 from weir.state.keys.hashing import take_rows
 from weir.state.keys.xxhash64 import Ints
 
@@ -74,11 +75,11 @@ class AsOfJoinOperator(Operator):
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
-        if restored is None:
-            return
-        self._watermark_us, self.rows_late = restored_progress(restored, context)
-        self._left.panes.restore(LEFT, restored, context)
-        self._versions.restore(RIGHT, restored, context, watermark_us=self._watermark_us)
+        if restored is not None:
+            self._watermark_us, self.rows_late = restored_progress(restored, context)
+        budget = ShelfBudget(context.place)
+        self._left.panes.open(LEFT, context, restored=restored, budget=budget)
+        self._versions.open(RIGHT, context, restored=restored, budget=budget, watermark_us=self._watermark_us)
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         if not batch.num_rows:
@@ -108,9 +109,9 @@ class AsOfJoinOperator(Operator):
 
     def flush(self, out: Emit) -> None:
         """Keep what has come since the last time."""
-        runs = self._left.take()
-        self._left.panes.add(runs)
-        self._left.panes.merge(runs)
+        new = self._left.take()
+        self._left.panes.store.add(new)
+        self._left.panes.store.merge(new)
         changes, self._changes, self._changed_rows = self._changes, [], 0
         if changes:
             self._versions.add(gathered(changes), watermark_us=self._watermark_us)
@@ -119,13 +120,13 @@ class AsOfJoinOperator(Operator):
         self.flush(out)
         before_us, self._watermark_us = self._watermark_us, max(self._watermark_us, time_us)
         pieces = Pieces(out)
-        for run in list(self._left.panes.between(before_us, self._watermark_us - 1)):
+        for run in list(self._left.panes.store.between(before_us, self._watermark_us - 1)):
             due = np.flatnonzero((run.times >= before_us) & (run.times < self._watermark_us))
             for start in range(0, len(due), BATCH_ROWS_MAX):
                 rows = due[start : start + BATCH_ROWS_MAX]
                 self._emit(take_rows(run.batch, rows), run.times[rows], pieces)
         pieces.flush()
-        self._left.panes.drop_before(self._watermark_us)
+        self._left.panes.store.drop_before(self._watermark_us)
         self._versions.drop_replaced(self._watermark_us)
         return time_us
 
@@ -133,8 +134,8 @@ class AsOfJoinOperator(Operator):
         if self._left.waiting_rows or self._changes:
             raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
         states = {
-            LEFT: self._left.panes.freeze(self._context.max_parallelism),
-            RIGHT: self._versions.freeze(self._context.max_parallelism),
+            LEFT: self._left.panes.store.freeze(),
+            RIGHT: self._versions.store.freeze(),
         }
         return Frozen(Progress(self._watermark_us, self.rows_late), states)
 

@@ -1,7 +1,7 @@
 """What joins have in common that keep rows of both sides: two inputs, late rows, snapshots.
 
 Comes in: rows of the left side at input 0, of the right side at input 1. Goes out: to the
-join itself, new rows in sorted runs, a flush at a time; and late rows to side outputs.
+join itself, new rows in sorted segments, a flush at a time; and late rows to side outputs.
 Never decides which rows belong together.
 """
 
@@ -16,11 +16,12 @@ from weir.errors import DataError, PlanError, ProtocolViolation
 from weir.operators.aggregates.state import BATCH_ROWS_MAX
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, Restored
 from weir.operators.joins.panes import RunPanes
-from weir.operators.joins.runs import SortedRun
 from weir.operators.joins.side import JoinSide, gathered
 from weir.operators.user_code import operator_label
 from weir.snapshot.parts import Progress
 from weir.snapshot.watermarks import NEVER_US
+from weir.state.columns.segments.segment import Segment
+from weir.state.columns.segments.shelf import ShelfBudget
 from weir.state.keys.hashing import take_rows
 from weir.state.keys.store import Mask
 from weir.state.keys.xxhash64 import Ints
@@ -46,8 +47,8 @@ class Half:
             self._waiting.append(batch)
             self.waiting_rows += batch.num_rows
 
-    def take(self) -> list[SortedRun]:
-        """What has just come, as runs."""
+    def take(self) -> list[Segment]:
+        """What has just come, as segments."""
         batches, self._waiting, self.waiting_rows = self._waiting, [], 0
         return self.panes.runs_of(gathered(batches)) if batches else []
 
@@ -62,11 +63,11 @@ class BufferedJoin(Operator):
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
-        if restored is None:
-            return
-        self._watermark_us, self.rows_late = restored_progress(restored, context)
+        if restored is not None:
+            self._watermark_us, self.rows_late = restored_progress(restored, context)
+        budget = ShelfBudget(context.place)
         for state, half in zip((LEFT, RIGHT), self._halves, strict=True):
-            half.panes.restore(state, restored, context)
+            half.panes.open(state, context, restored=restored, budget=budget)
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         self.process_from(0, batch, out)
@@ -91,23 +92,20 @@ class BufferedJoin(Operator):
         if self._left.waiting_rows or self._right.waiting_rows:
             new_left, new_right = self._left.take(), self._right.take()
             self._take(new_left, new_right, out)
-            self._left.panes.merge(new_left)
-            self._right.panes.merge(new_right)
+            self._left.panes.store.merge(new_left)
+            self._right.panes.store.merge(new_right)
 
     def freeze(self) -> Frozen:
         if any(half.waiting_rows for half in self._halves):
             raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
-        states = {
-            state: half.panes.freeze(self._context.max_parallelism)
-            for state, half in zip((LEFT, RIGHT), self._halves, strict=True)
-        }
+        states = {state: half.panes.store.freeze() for state, half in zip((LEFT, RIGHT), self._halves, strict=True)}
         return Frozen(Progress(self._watermark_us, self.rows_late), states)
 
     def _late(self, times: Ints) -> Mask | None:
         """Which rows come too late; None: none does."""
         return times < self._watermark_us if int(times.min()) < self._watermark_us else None
 
-    def _take(self, new_left: Sequence[SortedRun], new_right: Sequence[SortedRun], out: Emit) -> None:
+    def _take(self, new_left: Sequence[Segment], new_right: Sequence[Segment], out: Emit) -> None:
         """Add new rows to the panes."""
         raise NotImplementedError(type(self).__name__)
 

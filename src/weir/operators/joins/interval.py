@@ -25,9 +25,10 @@ from weir.operators.base import Emit, OperatorSpec
 from weir.operators.joins.base import LEFT, RIGHT, BufferedJoin, Half, Late, late_sides
 from weir.operators.joins.output import JoinLayout, Pieces
 from weir.operators.joins.panes import RunPanes, rows_verdict
-from weir.operators.joins.runs import Between, SortedRun, matches
+from weir.operators.joins.runs import Between, matches
 from weir.operators.windows.event_time import AlignedWindows
 from weir.snapshot.watermarks import END_US, NEVER_US
+from weir.state.columns.segments.segment import Segment
 from weir.state.keys.hashing import take_rows
 from weir.state.keys.xxhash64 import Ints
 
@@ -95,6 +96,11 @@ class _IntervalHalf(Half):
         panes = RunPanes(side, spec.panes, is_left=is_left, keeps_nulls=self.keeps, settles=self.keeps)
         super().__init__(panes, late=spec.late[0 if is_left else 1])
 
+    def settle(self, segment: Segment, rows: Ints) -> None:
+        """These rows need not come out by themselves any more."""
+        if self.keeps:
+            self.panes.store.mark(segment, rows)
+
     def cut_us(self, watermark_us: int) -> int:
         """Rows before this time find no partner any more."""
         return watermark_us if watermark_us in (NEVER_US, END_US) else watermark_us - self.partners.upper_us
@@ -116,44 +122,45 @@ class IntervalJoinOperator(BufferedJoin):
             cut_us = half.cut_us(self._watermark_us)
             if half.keeps:
                 self._emit_alone(half, cut_us, out)
-            half.panes.drop_before(cut_us)
+            half.panes.store.drop_before(cut_us)
         return time_us if time_us in (NEVER_US, END_US) else time_us - self._held_back_us
 
-    def _take(self, new_left: Sequence[SortedRun], new_right: Sequence[SortedRun], out: Emit) -> None:
+    def _take(self, new_left: Sequence[Segment], new_right: Sequence[Segment], out: Emit) -> None:
         left, right = self._sides
         pieces = Pieces(out)
         # Each new row meets the old ones of the other side, and new ones meet once.
-        right.panes.add(new_right)
+        right.panes.store.add(new_right)
         self._join(left, new_left, right, pieces)
         self._join(right, new_right, left, pieces)
-        left.panes.add(new_left)
+        left.panes.store.add(new_left)
         pieces.flush()
 
-    def _join(self, half: _IntervalHalf, runs: Sequence[SortedRun], other: _IntervalHalf, pieces: Pieces) -> None:
-        for run in runs:
-            first_us, last_us = run.first_us + half.partners.lower_us, run.last_us + half.partners.upper_us
-            for partner in other.panes.between(first_us, last_us):
-                found = matches(run, half.panes.side, partner, other.panes.layout, within=half.partners)
+    def _join(self, half: _IntervalHalf, new: Sequence[Segment], other: _IntervalHalf, pieces: Pieces) -> None:
+        for segment in new:
+            first_us, last_us = segment.first_us + half.partners.lower_us, segment.last_us + half.partners.upper_us
+            for partner in other.panes.store.between(first_us, last_us):
+                found = matches(segment, half.panes.side, partner, other.panes.layout, within=half.partners)
                 for pairs in found:
-                    run.settle(pairs.rows)
-                    partner.settle(pairs.partners)
-                    times = np.maximum(run.times[pairs.rows], partner.times[pairs.partners])
+                    half.settle(segment, pairs.rows)
+                    other.settle(partner, pairs.partners)
+                    times = np.maximum(segment.times[pairs.rows], partner.times[pairs.partners])
                     left, right = (pairs.batch, pairs.other) if half.is_left else (pairs.other, pairs.batch)
                     pieces.add(self._layout.rows(left, right, [self._time_array(times)]))
 
     def _emit_alone(self, half: _IntervalHalf, cut_us: int, out: Emit) -> None:
         """Rows that have found no partner, and find none any more."""
         pieces = Pieces(out)
-        for pane_us in half.panes:
-            for run in half.panes.at(pane_us):
-                if run.settled is None or run.first_us >= cut_us:
+        for pane_us in half.panes.store:
+            for segment in half.panes.store.at(pane_us):
+                if segment.first_us >= cut_us:
                     continue
-                alone = np.flatnonzero(~run.settled & (run.times < cut_us))
+                due, settled = segment.times < cut_us, segment.marks.bits
+                alone = np.flatnonzero(due if settled is None else due & ~settled)
                 if len(alone):
-                    run.settle(alone)
-                    rows = take_rows(run.batch, alone)
+                    half.settle(segment, alone)
+                    rows = take_rows(segment.batch, alone)
                     left, right = (rows, None) if half.is_left else (None, rows)
-                    pieces.add(self._layout.rows(left, right, [self._time_array(run.times[alone])]))
+                    pieces.add(self._layout.rows(left, right, [self._time_array(segment.times[alone])]))
         pieces.flush()
 
     def _time_array(self, times: Ints) -> pa.Array:

@@ -1,56 +1,71 @@
 """The rows of one side of a join that may still be needed, by panes of time.
 
-Comes in: batches. Goes out: sorted runs of rows by pane, for whoever matches them, and
+Comes in: batches. Goes out: segments of sorted rows by pane, for whoever matches them, and
 state tables. Behind its time a pane is gone as a whole. Emits nothing by itself.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
 from weir.errors import CheckpointError
 from weir.operators.base import OperatorContext, Restored
-from weir.operators.joins.runs import RATIO, RunLayout, SortedRun, merge_runs
+from weir.operators.joins.runs import RunLayout
 from weir.operators.joins.side import SETTLED, JoinSide
 from weir.operators.user_code import operator_label
 from weir.operators.windows.event_time import TimeWindows
-from weir.state.columns.rows import FrozenRun, FrozenRuns
+from weir.state.columns.segments.segment import Segment
+from weir.state.columns.segments.shelf import ShelfBudget
+from weir.state.columns.segments.store import SegmentStore
 from weir.state.frozen import KEY_GROUP_COLUMN
 from weir.state.keys.hashing import take_rows
+from weir.state.keys.store import Mask
 from weir.state.keys.xxhash64 import Ints
 
 
 class RunPanes:
-    """The runs of one side.
+    """The rows of one side.
 
     keeps_nulls: whether rows are kept that have a null in their key; they have no partner, but may come out alone
-    settles:     whether it is kept of each row if it has come out already
+    settles:     whether it is kept of each row if it has come out already; that is its mark
     """
+
+    layout: RunLayout
+    store: SegmentStore
 
     def __init__(
         self, side: JoinSide, panes: TimeWindows, *, is_left: bool, keeps_nulls: bool, settles: bool = False
     ) -> None:
         self.side = side
-        self.layout = RunLayout.of(side, panes.pane_us_max, is_left=is_left, settles=settles)
         self._windows = panes
+        self._is_left = is_left
         self._keeps_nulls = keeps_nulls
-        self._panes: dict[int, list[SortedRun]] = {}
-        self._frozen = 0
-        """How many runs were ever frozen."""
+        self._settles = settles
 
-    def __len__(self) -> int:
-        return sum(len(run) for runs in self._panes.values() for run in runs)
+    def open(self, state: str, context: OperatorContext, *, restored: Restored | None, budget: ShelfBudget) -> None:
+        """Get ready, with what a checkpoint holds."""
+        self.layout = RunLayout.of(
+            self.side,
+            self._windows.pane_us_max,
+            is_left=self._is_left,
+            settles=self._settles,
+            max_parallelism=context.max_parallelism,
+        )
+        self.store = SegmentStore(self.layout.segments, budget, name=state)
+        if restored is None or state not in restored.states or self.store.restore(restored.states[state]):
+            return
+        for table in restored.tables(state):
+            check_restored(table.schema, self.layout.segments.table, context)
+            for batch in table.to_batches():
+                self._take_over(batch)
+        self.store.settle()
 
-    def __iter__(self) -> Iterator[int]:
-        """The starts of the panes that have rows."""
-        return iter(list(self._panes))
-
-    def runs_of(self, batch: pa.RecordBatch) -> list[SortedRun]:
-        """New rows as runs, one for each pane; they are not kept yet."""
+    def runs_of(self, batch: pa.RecordBatch) -> list[Segment]:
+        """New rows as segments, one for each pane; they are not kept yet."""
         whole = None if self._keeps_nulls else self.side.whole_keys(batch)
         if whole is not None:
             batch = take_rows(batch, np.flatnonzero(whole))
@@ -59,80 +74,26 @@ class RunPanes:
         times = self.side.times(batch)
         panes = self._windows.panes(times)
         if int(panes.min()) == int(panes.max()):
-            return [self.layout.run(batch, times, pane_us=int(panes[0]))]
+            return [self._segment(batch, times, pane_us=int(panes[0]))]
         parts = _by_pane(panes)
-        return [self.layout.run(take_rows(batch, rows), times[rows], pane_us=pane_us) for pane_us, rows in parts]
+        return [self._segment(take_rows(batch, rows), times[rows], pane_us=pane_us) for pane_us, rows in parts]
 
-    def add(self, runs: Sequence[SortedRun]) -> None:
-        for run in runs:
-            self._panes.setdefault(run.pane_us, []).append(run)
-
-    def merge(self, runs: Sequence[SortedRun]) -> None:
-        """Merge what was added lately with what was there, where that is due."""
-        for pane_us in {run.pane_us for run in runs}:
-            held = self._panes[pane_us]
-            count = len(held)
-            while count > 1 and len(held[count - 2]) < RATIO * sum(map(len, held[count - 1 :])):
-                count -= 1
-            if count < len(held):
-                held[count - 1 :] = [merge_runs(held[count - 1 :])]
-
-    def at(self, pane_us: int) -> Sequence[SortedRun]:
-        """The runs of a pane."""
-        return self._panes.get(pane_us, ())
-
-    def between(self, first_us: int, last_us: int) -> Iterator[SortedRun]:
-        """The runs that have rows of these times, both included."""
-        for pane_us, runs in self._panes.items():
-            if pane_us <= last_us and first_us < pane_us + self._windows.pane_us_max:
-                yield from (run for run in runs if run.first_us <= last_us and first_us <= run.last_us)
-
-    def drop_before(self, time_us: int) -> None:
-        """Forget the panes whose rows are all from before this time."""
-        for pane_us, runs in list(self._panes.items()):
-            if max(run.last_us for run in runs) < time_us:
-                del self._panes[pane_us]
-
-    def replace(self, pane_us: int, runs: Sequence[SortedRun]) -> None:
-        """Keep these runs of a pane only."""
-        if runs:
-            self._panes[pane_us] = list(runs)
-        else:
-            self._panes.pop(pane_us, None)
-
-    def freeze(self, max_parallelism: int) -> FrozenRuns:
-        frozen = []
-        for runs in self._panes.values():
-            for run in runs:
-                if run.frozen is None:
-                    flags = None if run.settled is None else run.settled.copy()
-                    run.frozen = FrozenRun(self._frozen, run.batch, flags)
-                    self._frozen += 1
-                frozen.append(run.frozen)
-        return FrozenRuns(self._stored, self.side.keys, frozen, max_parallelism)
-
-    def restore(self, state: str, restored: Restored, context: OperatorContext) -> None:
-        """Take over tables."""
-        for table in restored.tables(state):
-            check_restored(table.schema, self._stored, context)
-            for batch in table.to_batches():
-                self._take_over(batch)
+    def _segment(self, batch: pa.RecordBatch, times: Ints, *, pane_us: int, settled: Mask | None = None) -> Segment:
+        unsorted = self.layout.unsorted(batch, times, pane_us=pane_us)
+        order = self.layout.segments.arranged(unsorted.order, times)
+        return self.store.new(pane_us, unsorted.take(order), None if settled is None else settled[order])
 
     def _take_over(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
             return
         rows = batch.select(self.side.schema.names).cast(self.side.schema)
         times = self.side.times(rows)
-        flags = batch.column(SETTLED).to_numpy(zero_copy_only=False) if self.layout.settles else None
+        flags = batch.column(SETTLED).to_numpy(zero_copy_only=False) if self._settles else None
         for pane_us, picked in _by_pane(self._windows.panes(times)):
             settled = None if flags is None else flags[picked]
-            run = self.layout.run(take_rows(rows, picked), times[picked], pane_us=pane_us, settled=settled)
-            self.add([run])
-            self.merge([run])
-
-    @property
-    def _stored(self) -> pa.Schema:
-        return self.side.settling if self.layout.settles else self.side.stored
+            segment = self._segment(take_rows(rows, picked), times[picked], pane_us=pane_us, settled=settled)
+            self.store.add([segment])
+            self.store.merge([segment])
 
 
 def _by_pane(panes: Ints) -> Iterator[tuple[int, Ints]]:

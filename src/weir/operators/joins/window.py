@@ -23,12 +23,13 @@ from weir.operators.expressions.polars_bridge import to_polars
 from weir.operators.joins.base import LEFT, RIGHT, BufferedJoin, Half, Late, late_sides
 from weir.operators.joins.output import JoinLayout, Pieces
 from weir.operators.joins.panes import RunPanes, rows_verdict
-from weir.operators.joins.runs import SortedRun, matches
+from weir.operators.joins.runs import matches
 from weir.operators.joins.side import JoinSide, check_same_keys, gathered
 from weir.operators.user_code import operator_label, user_code_error
 from weir.operators.windows.definition import END, START
 from weir.operators.windows.event_time import TimeWindows
 from weir.schema import parse_schema
+from weir.state.columns.segments.segment import Segment
 from weir.state.keys.columns import plain_type
 from weir.state.keys.hashing import take_rows
 from weir.state.keys.index import KeyIndex
@@ -129,15 +130,15 @@ class _Windowed(BufferedJoin):
     def watermark(self, time_us: int, out: Emit) -> int | None:
         self.flush(out)
         before_us, self._watermark_us = self._watermark_us, max(self._watermark_us, time_us)
-        panes = {pane_us for half in self._halves for pane_us in half.panes}
+        panes = {pane_us for half in self._halves for pane_us in half.panes.store}
         due = {window for pane_us in panes for window in self._windows.windows(pane_us)}
         for window in sorted(due):
             if before_us < window[1] <= self._watermark_us:
                 self._fire(window, *self._runs(window), out)
         for half in self._halves:
-            for pane_us in half.panes:
+            for pane_us in half.panes.store:
                 if self._is_over(pane_us):
-                    half.panes.replace(pane_us, ())
+                    half.panes.store.drop(pane_us)
         return time_us
 
     def _late(self, times: Ints) -> Mask | None:
@@ -146,13 +147,13 @@ class _Windowed(BufferedJoin):
         panes = self._windows.panes(times)
         return np.isin(panes, [pane for pane in np.unique(panes).tolist() if self._is_over(pane)])
 
-    def _take(self, new_left: Sequence[SortedRun], new_right: Sequence[SortedRun], out: Emit) -> None:
-        self._left.panes.add(new_left)
-        self._right.panes.add(new_right)
+    def _take(self, new_left: Sequence[Segment], new_right: Sequence[Segment], out: Emit) -> None:
+        self._left.panes.store.add(new_left)
+        self._right.panes.store.add(new_right)
         if not self._lateness_us:
             return
         new = [*new_left, *new_right]
-        windows = {window for pane_us in {run.pane_us for run in new} for window in self._windows.windows(pane_us)}
+        windows = {window for pane_us in {run.bucket_us for run in new} for window in self._windows.windows(pane_us)}
         for window in sorted(windows):
             if window[1] <= self._watermark_us < window[1] + self._lateness_us:
                 self._fire(window, *self._runs(window), out, new=new)
@@ -160,19 +161,19 @@ class _Windowed(BufferedJoin):
     def _is_over(self, pane_us: int) -> bool:
         return self._windows.last_end(pane_us) + self._lateness_us <= self._watermark_us
 
-    def _runs(self, window: tuple[int, int]) -> tuple[list[SortedRun], list[SortedRun]]:
+    def _runs(self, window: tuple[int, int]) -> tuple[list[Segment], list[Segment]]:
         starts = self._windows.pane_starts(window[0])
-        left, right = ([run for pane in starts for run in half.panes.at(pane)] for half in self._halves)
+        left, right = ([run for pane in starts for run in half.panes.store.at(pane)] for half in self._halves)
         return left, right
 
     def _fire(
         self,
         window: tuple[int, int],
-        left: Sequence[SortedRun],
-        right: Sequence[SortedRun],
+        left: Sequence[Segment],
+        right: Sequence[Segment],
         out: Emit,
         *,
-        new: Sequence[SortedRun] | None = None,
+        new: Sequence[Segment] | None = None,
     ) -> None:
         """Emit a window. `new`: what has come since it was emitted; then only what that changes."""
         raise NotImplementedError(type(self).__name__)
@@ -191,11 +192,11 @@ class WindowJoinOperator(_Windowed):
     def _fire(
         self,
         window: tuple[int, int],
-        left: Sequence[SortedRun],
-        right: Sequence[SortedRun],
+        left: Sequence[Segment],
+        right: Sequence[Segment],
         out: Emit,
         *,
-        new: Sequence[SortedRun] | None = None,
+        new: Sequence[Segment] | None = None,
     ) -> None:
         pieces = Pieces(out)
         concerned = {id(run) for run in (*left, *right)} if new is None else set(map(id, new))
@@ -241,11 +242,11 @@ class CoGroupOperator(_Windowed):
     def _fire(
         self,
         window: tuple[int, int],
-        left: Sequence[SortedRun],
-        right: Sequence[SortedRun],
+        left: Sequence[Segment],
+        right: Sequence[Segment],
         out: Emit,
         *,
-        new: Sequence[SortedRun] | None = None,
+        new: Sequence[Segment] | None = None,
     ) -> None:
         sides = (self._spec.left, self._spec.right)
         batches = [
@@ -272,7 +273,7 @@ class CoGroupOperator(_Windowed):
         pieces.flush()
 
     def _changed(
-        self, index: KeyIndex, left: Sequence[SortedRun], right: Sequence[SortedRun], new: Sequence[SortedRun] | None
+        self, index: KeyIndex, left: Sequence[Segment], right: Sequence[Segment], new: Sequence[Segment] | None
     ) -> Sequence[int]:
         """The keys that new rows are of; without new rows, all."""
         if new is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 from tests.seeds import seeds
 from tests.states import Shelf, split_by_owner
-from tests.unit.operators.running import context
+from tests.unit.operators.running import context, on_disk
 from weir.errors import CheckpointError
 from weir.operators.base import Frozen, Operator, OperatorSpec, Restored, RestoredInline
 from weir.operators.joins.as_of import AsOfJoin
@@ -25,6 +26,7 @@ from weir.operators.joins.window import CoGroup, WindowJoin, window_fields
 from weir.operators.windows.event_time import AlignedWindows
 from weir.snapshot.parts import StatePart
 from weir.snapshot.watermarks import END_US
+from weir.state.columns.segments import merging, store
 from weir.state.frozen import RestoredPart, RestoredParts
 
 SECOND_US = 1_000_000
@@ -68,16 +70,23 @@ class Subtasks:
     """All subtasks of a join, as the engine would run them."""
 
     def __init__(
-        self, spec: OperatorSpec, parallelism: int, before: tuple[Subtasks, Sequence[Frozen]] | None = None
+        self,
+        spec: OperatorSpec,
+        parallelism: int,
+        before: tuple[Subtasks, Sequence[Frozen]] | None = None,
+        directory: Path | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
+        """`directory`: where the state lies, with hardly any memory; None: on heap. `shelf`: where its files lie."""
         spec.schema([LEFT.schema, RIGHT.schema])
         self.spec, self.parallelism = spec, parallelism
         self.out: list[pa.RecordBatch] = [] if before is None else before[0].out
         self.operators: list[Operator] = []
-        shelf = Shelf()
+        shelf = shelf or Shelf()
         parts = [] if before is None else [self._written(shelf, i, frozen) for i, frozen in enumerate(before[1])]
         for index in range(parallelism):
-            operator, here = spec.make(), context(index, parallelism)
+            place = None if directory is None else on_disk(str(directory))
+            operator, here = spec.make(), context(index, parallelism, place=place)
             restored = None
             if before is not None:
                 inline = [RestoredInline(i, len(parts), frozen.inline) for i, frozen in enumerate(before[1])]
@@ -120,10 +129,12 @@ class Subtasks:
         return [operator.freeze() for operator in self.operators]
 
 
-def outcome(spec: OperatorSpec, seed: int, parallelisms: Sequence[int | None]) -> list[str]:
+def outcome(
+    spec: OperatorSpec, seed: int, parallelisms: Sequence[int | None], directory: Path | None = None
+) -> list[str]:
     """What comes out, sorted, if the join is restored with each parallelism in turn; None: it just goes on."""
     dice, now_s = random.Random(seed), 0.0
-    subtasks = Subtasks(spec, parallelisms[0] or 1)
+    subtasks = Subtasks(spec, parallelisms[0] or 1, directory=directory)
     for parallelism in [*parallelisms[1:], None]:
         for _ in range(20):
             now_s += 0.5
@@ -132,7 +143,7 @@ def outcome(spec: OperatorSpec, seed: int, parallelisms: Sequence[int | None]) -
             if dice.random() < 0.5:
                 subtasks.watermark(round((now_s - 1) * SECOND_US))
         if parallelism is not None:
-            subtasks = Subtasks(spec, parallelism, (subtasks, subtasks.freeze()))
+            subtasks = Subtasks(spec, parallelism, (subtasks, subtasks.freeze()), directory)
     subtasks.watermark(END_US)
     assert all(operator.rows_late == 0 for operator in subtasks.operators)
     return sorted(str(row) for batch in subtasks.out for row in batch.to_pylist())
@@ -144,6 +155,19 @@ def test_restored_at_another_parallelism_a_join_goes_on_as_if_uninterrupted(name
     expected = outcome(SPECS[name], seed, [1, None, None, None])
     assert outcome(SPECS[name], seed, [2, 3, 1, 2]) == expected
     assert len(expected) > 80
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("seed", seeds(2))
+def test_a_join_whose_rows_lie_on_disk_is_the_same(
+    name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "AT_ONCE_ROWS_MAX", 60)
+    monkeypatch.setattr(store, "STEP_ROWS", 20)
+    monkeypatch.setattr(merging, "SEGMENT_BYTES_MAX", 1_000)
+    expected = outcome(SPECS[name], seed, [1, None, None, None])
+    for parallelisms in ([2, 2, 2, 2], [2, 3, 1, 2], [1, None, 1, 1]):
+        assert outcome(SPECS[name], seed, parallelisms, tmp_path) == expected
 
 
 @pytest.mark.parametrize("name", ["interval", "window, full", "as_of"])
@@ -177,7 +201,7 @@ def test_a_row_that_found_its_partner_after_one_snapshot_is_known_for_it_in_the_
         shelf.prefix = state
         part.confirmed(part.write(shelf))
     subtasks.process(1, one_row(1, 2))
-    subtasks = Subtasks(SPECS["interval, full"], 1, (subtasks, subtasks.freeze()))
+    subtasks = Subtasks(SPECS["interval, full"], 1, (subtasks, subtasks.freeze()), shelf=shelf)
     subtasks.watermark(END_US)
     assert [(row["value"], row["price"]) for batch in subtasks.out for row in batch.to_pylist()] == [(1, 2)]
 
@@ -199,10 +223,10 @@ def test_rows_are_gone_once_nobody_needs_them(name: str) -> None:
         for port in (0, 1):
             subtasks.process(port, batch_of(port, dice, step * 0.5, 20))
         subtasks.watermark(round(step * 0.5 * SECOND_US))
-        kept.append(sum(len(half.panes) for half in join._halves))
+        kept.append(sum(len(half.panes.store) for half in join._halves))
     assert max(kept[100:]) < 1.2 * max(kept[:100])
     subtasks.watermark(END_US)
-    assert sum(len(half.panes) for half in join._halves) == 0
+    assert sum(len(half.panes.store) for half in join._halves) == 0
 
 
 def test_a_state_of_other_columns_is_refused_with_their_names() -> None:

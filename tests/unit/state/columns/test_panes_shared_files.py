@@ -1,4 +1,4 @@
-"""Files of panes and runs that later checkpoints refer to: always those that the newest completed one names."""
+"""Files of panes and segments that later checkpoints refer to: always those that the newest completed one names."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import pytest
 from tests.states import Shelf
 from weir.snapshot.parts import StatePart
 from weir.state.columns.panes import FrozenPane, FrozenPanes
-from weir.state.columns.rows import FrozenRun, FrozenRuns
+from weir.state.columns.segments.rows import SegmentLayout
+from weir.state.columns.segments.shelf import ShelfBudget
+from weir.state.columns.segments.store import SegmentStore
 from weir.state.frozen import KEY_GROUP_COLUMN, FrozenState
 from weir.state.keys.index import KeyIndex
+from weir.state.place import StatePlace
 
 SCHEMA = pa.schema([(KEY_GROUP_COLUMN, pa.int32()), ("key", pa.int64()), ("value", pa.int64())])
 ROWS = pa.record_batch({"key": pa.array([1, 2], pa.int64()), "value": pa.array([10, 20], pa.int64())})
@@ -26,16 +29,18 @@ def panes() -> Callable[[], FrozenState]:
     return lambda: FrozenPanes(SCHEMA, [pane], 128)
 
 
-def runs() -> Callable[[], FrozenState]:
-    run = FrozenRun(0, ROWS)
-    return lambda: FrozenRuns(SCHEMA, ["key"], [run], 128)
+def segments() -> Callable[[], FrozenState]:
+    layout = SegmentLayout(ROWS.schema, SCHEMA, max_parallelism=128)
+    store = SegmentStore(layout, ShelfBudget(StatePlace()), name="rows")
+    store.add([store.new(0, layout.sorted(np.arange(2, dtype=np.uint64), np.arange(2), ROWS))])
+    return store.freeze
 
 
 def paths(part: StatePart) -> list[str]:
     return [file.path for file in part.files.values()]
 
 
-@pytest.mark.parametrize("state", [panes, runs])
+@pytest.mark.parametrize("state", [panes, segments])
 def test_checkpoints_that_overlapped_leave_the_files_of_the_newest_to_those_that_follow(
     state: Callable[[], Callable[[], FrozenState]],
 ) -> None:

@@ -1,0 +1,242 @@
+"""Where sorted rows lie: in memory, or in local files of which a bounded part is resident.
+
+Comes in: sorted rows, and the place that an operator was given. Goes out: the same rows,
+whenever they are asked for. A file is mapped into memory and never changes; what was not
+looked at of late is given back, though the operating system may keep it. A file is gone
+when nobody refers to its rows any more. One thread keeps rows here; any may read them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import weakref
+from typing import Protocol
+
+import pyarrow as pa
+
+from weir.config import RocksDb
+from weir.errors import ConfigError, CorruptCheckpoint, StorageFull
+from weir.state.columns.segments.rows import SegmentLayout, SortedRows
+from weir.state.place import StatePlace
+
+HELD_SHARE = 0.4
+"""Of the memory budget, for rows that are in no file yet."""
+
+RESIDENT_SHARE = 0.4
+"""Of the memory budget, for files that were looked at of late. The rest is for marks, and what is being worked on."""
+
+
+class Holding(Protocol):
+    """How rows are held just now. For any thread."""
+
+    size_bytes: int
+
+    @property
+    def path(self) -> str | None:
+        """The local file that holds them; None: memory does."""
+
+    def rows(self) -> SortedRows:
+        """The rows."""
+
+
+class _InMemory:
+    path = None
+
+    def __init__(self, rows: SortedRows) -> None:
+        self._rows = rows
+        self.size_bytes = rows.size_bytes
+
+    def rows(self) -> SortedRows:
+        return self._rows
+
+
+class _InFile:
+    """A local file; mapped when it is first looked at, gone when nobody refers to it."""
+
+    def __init__(self, path: str, layout: SegmentLayout) -> None:
+        self._path = path
+        self._layout = layout
+        self._map: mmap.mmap | None = None
+        self._rows: SortedRows | None = None
+        self.size_bytes = os.path.getsize(path)
+        self.touched = 0
+        """When it was last looked at, as its shelf counts; 0: not since its pages were given back."""
+
+    @property
+    def path(self) -> str | None:
+        return self._path
+
+    def rows(self) -> SortedRows:
+        if self._rows is None:
+            try:
+                with open(self._path, "rb") as file:
+                    self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(self._map)))
+                self._rows = self._layout.rows_of(reader.get_batch(0))
+            except (pa.ArrowInvalid, ValueError) as error:
+                raise CorruptCheckpoint(
+                    f"the local state file {self._path} is not what was put there: {error}"
+                ) from None
+        return self._rows
+
+    def give_back(self) -> None:
+        """Whoever still looks at the rows has them read again, and notices nothing."""
+        self.touched = 0
+        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+    def __del__(self) -> None:
+        try:
+            os.unlink(self._path)
+        except OSError:
+            pass  # the task's directory is gone already
+
+
+class KeptRows:
+    """Rows that lie on a shelf."""
+
+    def __init__(self, shelf: Shelf, holding: Holding) -> None:
+        self._shelf = shelf
+        self.holding = holding
+        """How, just now. A thread that reads behind the stream's back goes on with what it found here."""
+
+    def rows(self) -> SortedRows:
+        """The rows, for the thread that keeps them."""
+        if isinstance(self.holding, _InFile):
+            self._shelf.touch(self.holding)
+        return self.holding.rows()
+
+    def put_into_file(self) -> None:
+        if isinstance(self.holding, _InMemory):
+            self.holding = self._shelf.filed(self.holding.rows())
+
+
+class Shelf:
+    """The rows of one operator of one subtask: of one layout each, and all within one budget."""
+
+    def __init__(self, budget: ShelfBudget, layout: SegmentLayout, name: str) -> None:
+        self._budget = budget
+        self._layout = layout
+        self._name = name
+
+    def keep(self, rows: SortedRows) -> KeptRows:
+        """Take rows, into memory for now."""
+        kept = KeptRows(self, _InMemory(rows))
+        self._budget.holds(kept)
+        return kept
+
+    def take_over(self, path: str) -> KeptRows:
+        """Take a file from `new_path`."""
+        return KeptRows(self, _InFile(path, self._layout))
+
+    @property
+    def is_on_disk(self) -> bool:
+        return self._budget.directory is not None
+
+    def new_path(self) -> str:
+        """Where a file may be put."""
+        return self._budget.new_path(self._name)
+
+    def touch(self, file: _InFile) -> None:
+        self._budget.touch(file)
+
+    def filed(self, rows: SortedRows) -> Holding:
+        """The same rows in a file; StorageFull, with nothing left behind, when there is no room."""
+        path = self.new_path()
+        try:
+            with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, self._layout.file_schema) as writer:
+                writer.write_batch(self._layout.file_batch(rows))
+        except OSError as error:
+            if os.path.exists(path):
+                os.unlink(path)
+            raise self._budget.refusal(error, rows.size_bytes) from error
+        return _InFile(path, self._layout)
+
+
+class ShelfBudget:
+    """What all shelves of one operator of one subtask share: a directory, and memory."""
+
+    def __init__(self, place: StatePlace) -> None:
+        """`place` says whether there is a limit at all: on heap everything stays in memory."""
+        self.directory: str | None = None
+        self._files = 0
+        self._touches = 0
+        self._held: weakref.WeakSet[KeptRows] = weakref.WeakSet()
+        self._held_bytes = 0
+        self._resident: weakref.WeakSet[_InFile] = weakref.WeakSet()
+        self._resident_bytes = 0
+        """Neither falls when rows go: both are counted anew when they seem to be too many."""
+        if not isinstance(place.backend, RocksDb):
+            return
+        if place.directory is None:
+            raise ConfigError(
+                "the rocksdb backend needs a local directory, and there is none where this job runs; use the heap "
+                "backend here"
+            )
+        self.directory = os.path.join(place.directory, "segments")
+        shutil.rmtree(self.directory, ignore_errors=True)  # what a process that was killed has left
+        os.makedirs(self.directory)
+        budget_bytes = place.backend.memory_max_bytes // max(place.tables_per_task, 1)
+        self.held_bytes_max = int(budget_bytes * HELD_SHARE)
+        self._resident_bytes_max = int(budget_bytes * RESIDENT_SHARE)
+
+    def new_path(self, name: str) -> str:
+        self._files += 1
+        return os.path.join(self.directory or "", f"{name}-{self._files}.arrow")
+
+    def holds(self, kept: KeptRows) -> None:
+        if self.directory is not None:
+            self._held.add(kept)
+            self._held_bytes += kept.holding.size_bytes
+
+    def touch(self, file: _InFile) -> None:
+        self._touches += 1
+        if not file.touched:
+            self._resident.add(file)
+            self._resident_bytes += file.size_bytes
+        file.touched = self._touches
+
+    def settle(self) -> None:
+        """Nobody works with rows now: put some into files, and give pages back, where it is too much."""
+        if self.directory is None:
+            return
+        if self._held_bytes > self.held_bytes_max:
+            self._put_into_files()
+        if self._resident_bytes > self._resident_bytes_max:
+            self._give_back()
+
+    def refusal(self, error: OSError, wanted_bytes: int) -> StorageFull:
+        """What to say when a file could not be written."""
+        free = shutil.disk_usage(self.directory or "").free
+        return StorageFull(
+            f"state of {wanted_bytes:,} bytes cannot be written to the local directory {self.directory}: {error}; "
+            f"{free:,} bytes are free there. Make room, or choose another place with RocksDb(directory=…)"
+        )
+
+    def _put_into_files(self) -> None:
+        """The largest first, down to half of what may be held: small rows are merged soon."""
+        held = sorted(self._held, key=lambda kept: -kept.holding.size_bytes)
+        left_bytes = sum(kept.holding.size_bytes for kept in held)
+        if left_bytes > self.held_bytes_max:
+            for kept in held:
+                if 2 * left_bytes <= self.held_bytes_max:
+                    break
+                left_bytes -= kept.holding.size_bytes
+                kept.put_into_file()
+                self._held.discard(kept)
+        self._held_bytes = left_bytes
+
+    def _give_back(self) -> None:
+        """Those that were not looked at for longest, down to half of what may be resident."""
+        files = sorted(self._resident, key=lambda file: file.touched)
+        left_bytes = sum(file.size_bytes for file in files)
+        if left_bytes > self._resident_bytes_max:
+            for file in files:
+                if 2 * left_bytes <= self._resident_bytes_max:
+                    break
+                left_bytes -= file.size_bytes
+                file.give_back()
+                self._resident.discard(file)
+        self._resident_bytes = left_bytes

@@ -1,0 +1,210 @@
+"""Segments on their way into a checkpoint and out of it.
+
+Comes in: segments and their marks as they were at a barrier. Goes out: a part of one file
+for each segment, of which only new ones are written, and one for all marks; state tables;
+and segments again. Reads nothing that the stream still changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from weir.errors import CheckpointError
+from weir.snapshot.parts import FileRef, StatePart
+from weir.state.columns.segments.rows import Mask, SegmentLayout, SortedRows, rows_in_file
+from weir.state.columns.segments.segment import Bounds, Run, Segment
+from weir.state.columns.segments.shelf import Shelf
+from weir.state.frozen import FrozenState, RestoredPart, StateWriter, decode_table, encode_table
+
+SEGMENTS = "segments"
+"""The format: a file for each segment, with the rows' order and times before their columns, and one for the marks."""
+
+VERSION = 1
+"""Of the format."""
+
+MARKS = "marks"
+"""How the names of files of marks begin."""
+
+PIECE_ROWS = 65_536
+
+_MARKS_SCHEMA = pa.schema([pa.field("segment", pa.string()), pa.field("bits", pa.binary())])
+
+
+class StoredMarks:
+    """The marks of a state, and which file of them a completed checkpoint holds."""
+
+    def __init__(self) -> None:
+        self._version = 0
+        self._stored: tuple[int, StatePart] | None = None
+
+    @property
+    def version(self) -> int:
+        """Grows with each change."""
+        return self._version
+
+    def changed(self) -> None:
+        self._version += 1
+
+    def restored(self, part: StatePart) -> None:
+        """The marks are those of this part; the names of later files are others than its own."""
+        self._version = part.detail["marks"]
+        self._stored = (self._version, part)
+
+    def confirmed(self, version: int, part: StatePart) -> None:
+        self._stored = (version, part)
+
+    def stored(self, version: int) -> dict[str, FileRef] | None:
+        """The files of this version; None: they have to be written."""
+        if self._stored is None or self._stored[0] != version:
+            return None
+        return {name: file for name, file in self._stored[1].files.items() if name.startswith(MARKS)}
+
+
+@dataclass(frozen=True)
+class FrozenSegment:
+    segment: Segment
+    marks: Mask | None
+
+
+class FrozenSegments(FrozenState):
+    """All segments of one state of one subtask, by run: the oldest of a bucket first."""
+
+    def __init__(self, layout: SegmentLayout, runs: Sequence[Sequence[FrozenSegment]], marks: StoredMarks) -> None:
+        self._layout = layout
+        self._runs = runs
+        self._marks = marks
+        self._version = marks.version
+
+    def tables(self) -> Iterator[pa.Table]:
+        yield self._layout.table.empty_table()
+        for frozen in self._each():
+            yield from _tables(self._layout, frozen.segment.kept.holding.rows(), frozen.marks)
+
+    def write(self, out: StateWriter) -> StatePart:
+        files: dict[str, FileRef] = {}
+        for frozen in self._each():
+            segment = frozen.segment
+            files[segment.name] = segment.file or self._put(segment, out)
+            out.breathe()
+        stored = self._marks.stored(self._version)
+        files |= self._put_marks(out) if stored is None else stored
+        detail = {
+            "version": VERSION,
+            "schema": self._layout.code,
+            "max_parallelism": self._layout.max_parallelism,
+            "mark": self._layout.mark,
+            "marks": self._version,
+            "runs": [[_described(frozen.segment) for frozen in run] for run in self._runs],
+        }
+        return StatePart(SEGMENTS, files, detail)
+
+    def confirmed(self, part: StatePart) -> None:
+        for frozen in self._each():
+            # The newest copy, also when an older checkpoint has left one: that one may be retired any time.
+            frozen.segment.file = part.files.get(frozen.segment.name, frozen.segment.file)
+        self._marks.confirmed(self._version, part)
+
+    def _each(self) -> Iterator[FrozenSegment]:
+        for run in self._runs:
+            yield from run
+
+    def _put(self, segment: Segment, out: StateWriter) -> FileRef:
+        held = segment.kept.holding
+        if held.path is not None:
+            return out.put_file(segment.name, held.path, shared=True)
+        table = pa.Table.from_batches([self._layout.file_batch(held.rows())])
+        return out.put(segment.name, encode_table(table), shared=True)
+
+    def _put_marks(self, out: StateWriter) -> dict[str, FileRef]:
+        marked = [(frozen.segment.name, frozen.marks) for frozen in self._each() if frozen.marks is not None]
+        if not marked:
+            return {}
+        columns = [[name for name, _ in marked], [np.packbits(bits).tobytes() for _, bits in marked]]
+        table = pa.table([pa.array(c, f.type) for c, f in zip(columns, _MARKS_SCHEMA)], schema=_MARKS_SCHEMA)
+        name = f"{MARKS}{self._version:012d}"
+        return {name: out.put(name, encode_table(table), shared=True)}
+
+
+def _described(segment: Segment) -> list[Any]:
+    bounds = segment.bounds
+    return [segment.number, segment.bucket_us, bounds.rows, bounds.low, bounds.high, bounds.first_us, bounds.last_us]
+
+
+def _tables(layout: SegmentLayout, rows: SortedRows, marks: Mask | None) -> Iterator[pa.Table]:
+    for start in range(0, len(rows), PIECE_ROWS):
+        stop = min(start + PIECE_ROWS, len(rows))
+        yield layout.as_table(rows.slice(start, stop), None if marks is None else marks[start:stop])
+
+
+# --- Out of a checkpoint ------------------------------------------------------------------------------
+
+
+def opened(part: RestoredPart, layout: SegmentLayout, shelf: Shelf) -> list[Run] | None:
+    """The segments of a part, with their files as they are; None when it is of another layout."""
+    detail = part.part.detail
+    if part.part.format != SEGMENTS or detail["version"] != VERSION or detail["schema"] != layout.code:
+        return None
+    if detail["max_parallelism"] != layout.max_parallelism or detail["mark"] != layout.mark:
+        return None
+    marks = _marks_in(part)
+    return [Run([_opened(part, of, layout, shelf=shelf, marks=marks) for of in run]) for run in detail["runs"]]
+
+
+def _opened(
+    part: RestoredPart, of: Sequence[Any], layout: SegmentLayout, *, shelf: Shelf, marks: dict[str, Mask]
+) -> Segment:
+    number, bucket_us, *bounds = of
+    name = f"s{number:012d}"
+    file = part.part.files[name]
+    if shelf.is_on_disk:
+        path = shelf.new_path()
+        part.files.fetch(file, path)
+        kept = shelf.take_over(path)
+    else:
+        kept = shelf.keep(_rows_in(part, name, layout.rows_of))
+    found = marks.get(name)
+    segment = Segment(
+        number, bucket_us, kept, bounds=Bounds(*bounds), marks=None if found is None else found[: bounds[0]].copy()
+    )
+    segment.file = file
+    return segment
+
+
+def _marks_in(part: RestoredPart) -> dict[str, Mask]:
+    found: dict[str, Mask] = {}
+    for name, file in part.part.files.items():
+        if name.startswith(MARKS):
+            table = decode_table(part.files.read(file), file.path)
+            for segment, bits in zip(table.column(0).to_pylist(), table.column(1).to_pylist()):
+                found[segment] = np.unpackbits(np.frombuffer(bits, np.uint8)).view(np.bool_)
+    return found
+
+
+def _rows_in(part: RestoredPart, name: str, rows_of: Callable[[pa.RecordBatch], SortedRows]) -> SortedRows:
+    file = part.part.files[name]
+    (batch,) = decode_table(part.files.read(file), file.path).combine_chunks().to_batches()
+    return rows_of(batch)
+
+
+def read_segments(part: RestoredPart) -> Iterator[pa.Table]:
+    """The tables of the format "segments", the oldest of a bucket first; each sorted by key group."""
+    detail = part.part.detail
+    if detail["version"] != VERSION:
+        raise CheckpointError(
+            f"a state was written in version {detail['version']!r} of the segments format, but this version of Weir "
+            f"reads version {VERSION}; restore it with the version that wrote it, and take a savepoint there"
+        )
+    layout = SegmentLayout.of(detail)
+    yield layout.table.empty_table()
+    marks = _marks_in(part)
+    for run in detail["runs"]:
+        for number, *_ in run:
+            name = f"s{number:012d}"
+            rows = _rows_in(part, name, rows_in_file)
+            bits = marks.get(name)
+            yield from _tables(layout, rows, None if bits is None else bits[: len(rows)])

@@ -1,0 +1,203 @@
+"""The segments of one state of one subtask, by buckets of event time.
+
+Comes in: sorted rows and the bucket of each lot. Goes out: the segments of buckets, for
+whoever searches them, and frozen states. A bucket's runs merge like an LSM tree, a bounded
+piece with each batch; behind its time a bucket is gone as a whole. Knows no operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from weir.snapshot.watermarks import NEVER_US
+from weir.state.columns.segments.merging import AT_ONCE_ROWS_MAX, Merge, merged
+from weir.state.columns.segments.rows import Combine, Mask, SegmentLayout, SortedRows
+from weir.state.columns.segments.segment import Bounds, Run, Segment
+from weir.state.columns.segments.shelf import KeptRows, Shelf, ShelfBudget
+from weir.state.columns.segments.snapshot import FrozenSegment, FrozenSegments, StoredMarks, opened
+from weir.state.frozen import RestoredState
+from weir.state.keys.xxhash64 import Ints
+
+RATIO = 4
+"""A run is at least so many times larger than the next, so that there are few of them."""
+
+STEP_ROWS = 65_536
+"""Rows that are merged with each batch, while there is something to merge."""
+
+STEP_RATIO = 8
+"""And so many for each row that has come: a row is merged as often as there are sizes of runs."""
+
+
+class SegmentStore:
+    """All segments of one state. `combine`: what becomes of rows that are merged."""
+
+    def __init__(
+        self, layout: SegmentLayout, budget: ShelfBudget, *, name: str, combine: Combine | None = None
+    ) -> None:
+        self.layout = layout
+        self._budget = budget
+        self._shelf = Shelf(budget, layout, name)
+        self._combine = combine
+        self._buckets: dict[int, list[Run]] = {}
+        self._merges: dict[int, Merge] = {}
+        """By bucket: those that go on a piece at a time."""
+        self.time_us = NEVER_US
+        """How far event time has come, where the operator says so."""
+        self._named = 0
+        self._marks = StoredMarks()
+
+    def __len__(self) -> int:
+        return sum(len(run) for runs in self._buckets.values() for run in runs)
+
+    def __iter__(self) -> Iterator[int]:
+        """The buckets that have rows."""
+        return iter(list(self._buckets))
+
+    # --- Rows come ---
+
+    def new(self, bucket_us: int, rows: SortedRows, marks: Mask | None = None) -> Segment:
+        """A segment that is not kept among the others yet."""
+        return self._segment(bucket_us, self._shelf.keep(rows), Bounds.of(rows), marks)
+
+    def add(self, segments: Sequence[Segment]) -> None:
+        """Keep segments, each as a run of its own, younger than what is there."""
+        for segment in segments:
+            self._buckets.setdefault(segment.bucket_us, []).append(Run([segment], self.time_us))
+
+    def merge(self, segments: Sequence[Segment]) -> None:
+        """Rows were added lately: merge them with what was there, where that is due, or begin to."""
+        for bucket_us in {segment.bucket_us for segment in segments}:
+            self._merge_tail(bucket_us)
+        if self._merges:
+            self.work(STEP_ROWS + STEP_RATIO * sum(map(len, segments)))
+        self._budget.settle()
+
+    def work(self, rows: int) -> None:
+        """Go on with merges that are under way, by about so many rows."""
+        while self._merges and rows > 0:
+            bucket_us = next(iter(self._merges))
+            step = min(rows, STEP_ROWS)
+            rows -= step
+            if self._merges[bucket_us].step(step):
+                self._finish(bucket_us)
+
+    def settle(self) -> None:
+        """Finish all merges."""
+        while self._merges:
+            self.work(AT_ONCE_ROWS_MAX)
+            self._budget.settle()
+
+    # --- Rows are looked at ---
+
+    def at(self, bucket_us: int) -> list[Segment]:
+        """The segments of a bucket, the oldest first."""
+        return [segment for run in self._buckets.get(bucket_us, ()) for segment in run.segments]
+
+    def runs(self, bucket_us: int) -> Sequence[Run]:
+        """The same by run: of each, a row's key is in one segment at most."""
+        return self._buckets.get(bucket_us, ())
+
+    def between(self, first_us: int, last_us: int) -> Iterator[Segment]:
+        """The segments that have rows of these times, both included."""
+        for runs in self._buckets.values():
+            for run in runs:
+                yield from (s for s in run.segments if s.first_us <= last_us and first_us <= s.last_us)
+
+    def mark(self, segment: Segment, rows: Ints) -> None:
+        """Set the marks of some rows of a segment."""
+        if segment.marks.set(rows):
+            self._marks.changed()
+
+    # --- Rows go ---
+
+    def drop(self, bucket_us: int) -> None:
+        """Forget a bucket."""
+        self._buckets.pop(bucket_us, None)
+        merge = self._merges.pop(bucket_us, None)
+        if merge is not None:
+            merge.give_up()
+
+    def drop_before(self, time_us: int) -> None:
+        """Forget the buckets whose rows are all from before this time."""
+        for bucket_us, runs in list(self._buckets.items()):
+            if all(segment.last_us < time_us for run in runs for segment in run.segments):
+                self.drop(bucket_us)
+
+    def rewrite(self, bucket_us: int, is_due: Callable[[Run], bool]) -> None:
+        """Merge some runs each by itself: what `combine` leaves out now is gone then."""
+        due = [run for run in self._buckets.get(bucket_us, ()) if not run.is_merging and is_due(run)]
+        for run in due:
+            if len(run) <= AT_ONCE_ROWS_MAX:
+                self._merge_at_once(bucket_us, [run])
+            elif bucket_us not in self._merges:
+                self._begin(bucket_us, [run])
+        if due:
+            self._merge_tail(bucket_us)
+
+    # --- Snapshots ---
+
+    def freeze(self) -> FrozenSegments:
+        """All segments as they are now; copies nothing."""
+        runs = [
+            [FrozenSegment(segment, segment.marks.freeze()) for segment in run.segments]
+            for held in self._buckets.values()
+            for run in held
+        ]
+        return FrozenSegments(self.layout, runs, self._marks)
+
+    def restore(self, restored: RestoredState) -> bool:
+        """Take over the files of a part that was of exactly these key groups; False: it has to be read as tables."""
+        whole = restored.whole
+        if whole is None:
+            return False
+        runs = opened(whole, self.layout, self._shelf)
+        if runs is None:
+            return False
+        for run in runs:
+            self._buckets.setdefault(run.segments[0].bucket_us, []).append(run)
+            self._named = max([self._named, *(segment.number + 1 for segment in run.segments)])
+        self._marks.restored(whole.part)
+        return True
+
+    # --- Merging ---
+
+    def _segment(self, bucket_us: int, kept: KeptRows, bounds: Bounds, marks: Mask | None) -> Segment:
+        self._named += 1
+        return Segment(self._named - 1, bucket_us, kept, bounds=bounds, marks=marks)
+
+    def _merge_tail(self, bucket_us: int) -> None:
+        """The runs that are not small enough beside those behind them become one."""
+        held = self._buckets.get(bucket_us, [])
+        first = max((index + 1 for index, run in enumerate(held) if run.is_merging), default=0)
+        count = len(held)
+        while count - 1 > first and len(held[count - 2]) < RATIO * sum(map(len, held[count - 1 :])):
+            count -= 1
+        if count == len(held):
+            return
+        runs = held[count - 1 :]
+        if sum(map(len, runs)) <= AT_ONCE_ROWS_MAX:
+            self._merge_at_once(bucket_us, runs)
+        elif bucket_us not in self._merges:
+            self._begin(bucket_us, runs)
+
+    def _merge_at_once(self, bucket_us: int, runs: Sequence[Run]) -> None:
+        rows, marks = merged(runs, self.layout, self._combine)
+        self._replace(bucket_us, runs, [self.new(bucket_us, rows, marks)] if len(rows) else [])
+
+    def _begin(self, bucket_us: int, runs: Sequence[Run]) -> None:
+        self._merges[bucket_us] = Merge(runs, self.layout, combine=self._combine, shelf=self._shelf)
+
+    def _finish(self, bucket_us: int) -> None:
+        merge = self._merges.pop(bucket_us)
+        made = [self._segment(bucket_us, made.kept, made.bounds, made.marks) for made in merge.finish()]
+        self._replace(bucket_us, merge.runs, made)
+        self._merge_tail(bucket_us)
+
+    def _replace(self, bucket_us: int, runs: Sequence[Run], by: Sequence[Segment]) -> None:
+        held = self._buckets[bucket_us]
+        first = next(index for index, run in enumerate(held) if run is runs[0])
+        held[first : first + len(runs)] = [Run(by, self.time_us)] if by else []
+        if any(segment.marks.bits is not None for segment in by):
+            self._marks.changed()
+        if not held:
+            del self._buckets[bucket_us]
