@@ -3,7 +3,7 @@
 Comes in: sorted rows, and the place that an operator was given. Goes out: the same rows,
 whenever they are asked for. A file is mapped into memory and never changes; what was not
 looked at of late is given back, though the operating system may keep it. A file is gone
-when nobody refers to its rows any more. One thread keeps rows here; any may read them.
+when nobody refers to its rows any more. One thread keeps rows here; any may hand them in, or read them.
 """
 
 from __future__ import annotations
@@ -123,9 +123,17 @@ class Shelf:
 
     def keep(self, rows: SortedRows) -> KeptRows:
         """Take rows, into memory for now."""
-        kept = KeptRows(self, _InMemory(rows))
-        self._budget.holds(kept)
+        kept = self.hand_in(rows)
+        self.count(kept)
         return kept
+
+    def hand_in(self, rows: SortedRows) -> KeptRows:
+        """The same for any thread: they count when the one that keeps rows here says so."""
+        return KeptRows(self, _InMemory(rows))
+
+    def count(self, kept: KeptRows) -> None:
+        """From now on these rows are within the budget."""
+        self._budget.holds(kept)
 
     def take_over(self, path: str) -> KeptRows:
         """Take a file from `new_path`."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from weir.errors import CheckpointError
 from weir.snapshot.parts import FileRef, StatePart
+from weir.state.columns.segments.lot import FrozenLot
 from weir.state.columns.segments.rows import Mask, SegmentLayout, SortedRows, rows_in_file
 from weir.state.columns.segments.segment import Bounds, Run, Segment
 from weir.state.columns.segments.shelf import Shelf
@@ -74,9 +75,18 @@ class FrozenSegment:
 class FrozenSegments(FrozenState):
     """All segments of one state of one subtask, by run: the oldest of a bucket first."""
 
-    def __init__(self, layout: SegmentLayout, runs: Sequence[Sequence[FrozenSegment]], marks: StoredMarks) -> None:
+    def __init__(
+        self,
+        layout: SegmentLayout,
+        runs: Sequence[Sequence[FrozenSegment]],
+        lots: Sequence[FrozenLot],
+        *,
+        marks: StoredMarks,
+    ) -> None:
+        """`lots`: what was sealed and is in no run yet; younger than those."""
         self._layout = layout
         self._runs = runs
+        self._lots = lots
         self._marks = marks
         self._version = marks.version
 
@@ -87,6 +97,8 @@ class FrozenSegments(FrozenState):
 
     def write(self, out: StateWriter) -> StatePart:
         files: dict[str, FileRef] = {}
+        for lot in self._lots:
+            lot.segments(out.breathe)
         for frozen in self._each():
             segment = frozen.segment
             files[segment.name] = segment.file or self._put(segment, out)
@@ -99,7 +111,7 @@ class FrozenSegments(FrozenState):
             "max_parallelism": self._layout.max_parallelism,
             "mark": self._layout.mark,
             "marks": self._version,
-            "runs": [[_described(frozen.segment) for frozen in run] for run in self._runs],
+            "runs": [[_described(frozen.segment) for frozen in run] for run in self._all()],
         }
         return StatePart(SEGMENTS, files, detail)
 
@@ -109,8 +121,14 @@ class FrozenSegments(FrozenState):
             frozen.segment.file = part.files.get(frozen.segment.name, frozen.segment.file)
         self._marks.confirmed(self._version, part)
 
+    def _all(self) -> Iterator[Sequence[FrozenSegment]]:
+        yield from self._runs
+        for lot in self._lots:
+            for segment in lot.segments():
+                yield [FrozenSegment(segment, None)]
+
     def _each(self) -> Iterator[FrozenSegment]:
-        for run in self._runs:
+        for run in self._all():
             yield from run
 
     def _put(self, segment: Segment, out: StateWriter) -> FileRef:

@@ -7,9 +7,12 @@ piece with each batch; behind its time a bucket is gone as a whole. Knows no ope
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from weir.snapshot.watermarks import NEVER_US
+from weir.state.columns.segments.lot import Lot, Make
 from weir.state.columns.segments.merging import AT_ONCE_ROWS_MAX, Merge, merged
 from weir.state.columns.segments.rows import Combine, Mask, SegmentLayout, SortedRows
 from weir.state.columns.segments.segment import Bounds, Run, Segment
@@ -43,7 +46,9 @@ class SegmentStore:
         """By bucket: those that go on a piece at a time."""
         self.time_us = NEVER_US
         """How far event time has come, where the operator says so."""
-        self._named = 0
+        self._numbers = itertools.count()
+        self._lots: list[Lot] = []
+        """Those that were not adopted yet, the oldest first."""
         self._marks = StoredMarks()
 
     def __len__(self) -> int:
@@ -63,6 +68,26 @@ class SegmentStore:
         """Keep segments, each as a run of its own, younger than what is there."""
         for segment in segments:
             self._buckets.setdefault(segment.bucket_us, []).append(Run([segment], self.time_us))
+
+    def seal(self, make: Make) -> Lot:
+        """Take over a head that takes no more rows, without a look at them: they are sorted where they are wanted
+        first, mostly by the thread that writes a snapshot. Younger than what is there."""
+        lot = Lot(make, partial(_handed_in, self._shelf, self._numbers))
+        self._lots.append(lot)
+        return lot
+
+    def adopt(self, *, wait: bool = False) -> Sequence[Lot]:
+        """Keep the segments of lots that are made, in the order of sealing; `wait`: of all, made here if need be.
+        What the lots returned were made of need not be searched any more."""
+        adopted = list(self._lots) if wait else list(itertools.takewhile(lambda lot: lot.is_made, self._lots))
+        segments = [segment for lot in adopted for segment in lot.freeze().segments()]
+        del self._lots[: len(adopted)]
+        for segment in segments:
+            self._shelf.count(segment.kept)
+        self.add(segments)
+        if adopted:
+            self.merge(segments)
+        return adopted
 
     def merge(self, segments: Sequence[Segment]) -> None:
         """Rows were added lately: merge them with what was there, where that is due, or begin to."""
@@ -112,6 +137,8 @@ class SegmentStore:
 
     def drop(self, bucket_us: int) -> None:
         """Forget a bucket."""
+        for lot in self._lots:
+            lot.drop(bucket_us)
         self._buckets.pop(bucket_us, None)
         merge = self._merges.pop(bucket_us, None)
         if merge is not None:
@@ -119,6 +146,8 @@ class SegmentStore:
 
     def drop_before(self, time_us: int) -> None:
         """Forget the buckets whose rows are all from before this time."""
+        for lot in self._lots:
+            lot.drop_before(time_us)
         for bucket_us, runs in list(self._buckets.items()):
             if all(segment.last_us < time_us for run in runs for segment in run.segments):
                 self.drop(bucket_us)
@@ -143,7 +172,7 @@ class SegmentStore:
             for held in self._buckets.values()
             for run in held
         ]
-        return FrozenSegments(self.layout, runs, self._marks)
+        return FrozenSegments(self.layout, runs, [lot.freeze() for lot in self._lots], marks=self._marks)
 
     def restore(self, restored: RestoredState) -> bool:
         """Take over the files of a part that was of exactly these key groups; False: it has to be read as tables."""
@@ -155,15 +184,14 @@ class SegmentStore:
             return False
         for run in runs:
             self._buckets.setdefault(run.segments[0].bucket_us, []).append(run)
-            self._named = max([self._named, *(segment.number + 1 for segment in run.segments)])
+        self._numbers = itertools.count(1 + max((s.number for run in runs for s in run.segments), default=-1))
         self._marks.restored(whole.part)
         return True
 
     # --- Merging ---
 
     def _segment(self, bucket_us: int, kept: KeptRows, bounds: Bounds, marks: Mask | None) -> Segment:
-        self._named += 1
-        return Segment(self._named - 1, bucket_us, kept, bounds=bounds, marks=marks)
+        return Segment(next(self._numbers), bucket_us, kept, bounds=bounds, marks=marks)
 
     def _merge_tail(self, bucket_us: int) -> None:
         """The runs that are not small enough beside those behind them become one."""
@@ -201,3 +229,8 @@ class SegmentStore:
             self._marks.changed()
         if not held:
             del self._buckets[bucket_us]
+
+
+def _handed_in(shelf: Shelf, numbers: Iterator[int], bucket_us: int, rows: SortedRows) -> Segment:
+    """For any thread; it refers to no store, so that one that is let go of is gone with its files at once."""
+    return Segment(next(numbers), bucket_us, shelf.hand_in(rows), bounds=Bounds.of(rows))

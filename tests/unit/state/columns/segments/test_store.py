@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from weir.config import RocksDb
 from weir.errors import StorageFull
 from weir.snapshot.parts import StatePart
 from weir.state.columns.segments import merging, store
-from weir.state.columns.segments.rows import SegmentLayout, by_order_and_time, places
+from weir.state.columns.segments.rows import SegmentLayout, SortedRows, by_order_and_time, places
 from weir.state.columns.segments.shelf import ShelfBudget
 from weir.state.columns.segments.store import SegmentStore
 from weir.state.frozen import KEY_GROUP_COLUMN, RestoredPart, RestoredParts, only
@@ -57,6 +58,25 @@ class World:
         return SegmentStore(self.layout, ShelfBudget(place), name="rows")
 
     def add(self, dice: random.Random, number: int) -> None:
+        bucket, rows = self.drawn(dice, number)
+        segment = self.store.new(bucket, rows)
+        self.store.add([segment])
+        self.expect(rows)
+        self.store.merge([segment])
+
+    def seal(self, dice: random.Random, number: int) -> None:
+        """Rows that become segments when somebody wants them."""
+        pieces = dict(self.drawn(dice, f"{number}.{piece}") for piece in range(dice.randrange(4)))
+        for rows in pieces.values():
+            self.expect(rows)
+        lot = self.store.seal(lambda: iter(pieces.items()))
+        if dice.random() < 0.3:
+            lot.segments()
+
+    def expect(self, rows: SortedRows) -> None:
+        self.rows |= {tuple(row.values()): False for row in rows.batch.to_pylist()}
+
+    def drawn(self, dice: random.Random, number: object) -> tuple[int, SortedRows]:
         bucket = dice.randrange(5) * BUCKET_US
         count = dice.choice([1, 3, 40, 200])
         keys = pa.array([dice.randrange(30) for _ in range(count)])
@@ -64,10 +84,7 @@ class World:
         texts = pa.array([f"{number}-{row}" for row in range(count)])
         batch = pa.RecordBatch.from_arrays([keys, texts, pa.array(times)], schema=ROWS)
         order = places(hash_keys([keys]), 128)
-        segment = self.store.new(bucket, self.layout.sorted(order, times, batch))
-        self.store.add([segment])
-        self.rows |= {tuple(row.values()): False for row in batch.to_pylist()}
-        self.store.merge([segment])
+        return bucket, self.layout.sorted(order, times, batch)
 
     def mark(self, dice: random.Random) -> None:
         for segment in self.store.between(0, 10**9):
@@ -99,6 +116,7 @@ class World:
         assert self.store.restore(RestoredParts([RestoredPart(part, GROUPS, self.files)], GROUPS))
 
     def check(self) -> None:
+        self.store.adopt(wait=True)
         found: Counter[Row] = Counter()
         for segment in self.store.between(-(10**9), 10**9):
             assert bool((segment.order[1:] >= segment.order[:-1]).all())
@@ -146,6 +164,10 @@ def test_rows_are_what_came_whatever_happens_to_their_segments(
     world = World(layout_of(mark=mark, by_time=dice.random() < 0.5), tmp_path if on_disk else None)
     for number in range(120):
         world.add(dice, number)
+        if dice.random() < 0.2:
+            world.seal(dice, number)
+        if dice.random() < 0.2:
+            world.store.adopt()
         if dice.random() < 0.4:
             world.mark(dice)
         if dice.random() < 0.05:
@@ -210,6 +232,54 @@ def test_a_full_local_disk_is_told_with_the_directory_and_the_sizes(
     with pytest.raises(StorageFull, match=r"local directory .*segments: .*No space left.* bytes are free there"):
         for number in range(100):
             world.add(dice, number)
+
+
+def test_what_was_sealed_is_sorted_by_the_snapshot_and_not_by_the_stream() -> None:
+    dice, world = random.Random(1), World(layout_of(), None)
+    (bucket, rows), made = world.drawn(dice, 0), []
+
+    def make() -> Iterator[tuple[int, SortedRows]]:
+        made.append(True)
+        yield bucket, rows
+
+    world.store.seal(make)
+    frozen = world.store.freeze()
+    assert not made and not world.store.adopt()
+    frozen.write(world.files)
+    assert made == [True]
+    (lot,) = world.store.adopt()
+    assert lot.is_made and len(world.store) == len(rows) and made == [True]
+
+
+def test_rows_that_could_not_be_sorted_once_are_not_lost() -> None:
+    dice, world = random.Random(1), World(layout_of(), None)
+    (first, one), (second, other) = (0, world.drawn(dice, 0)[1]), (100, world.drawn(dice, 1)[1])
+    fails = [True]
+
+    def make() -> Iterator[tuple[int, SortedRows]]:
+        yield first, one
+        if fails:
+            raise MemoryError
+        yield second, other
+
+    world.store.seal(make)
+    with pytest.raises(MemoryError):
+        world.store.freeze().write(world.files)
+    fails.clear()
+    world.store.adopt(wait=True)
+    assert len(world.store) == len(one) + len(other)
+
+
+def test_a_bucket_that_is_dropped_does_not_come_back_with_what_was_sealed_before() -> None:
+    dice, world = random.Random(1), World(layout_of(), None)
+    bucket, rows = world.drawn(dice, 0)
+    world.store.seal(lambda: [(bucket, rows)])
+    before = world.store.freeze()
+    world.store.drop(bucket)
+    assert sum(table.num_rows for table in before.tables()) == len(rows)
+    assert sum(table.num_rows for table in world.store.freeze().tables()) == 0
+    world.store.adopt(wait=True)
+    assert len(world.store) == 0
 
 
 @pytest.mark.parametrize("seed", seeds(20))
