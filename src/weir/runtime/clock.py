@@ -14,20 +14,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
+from weir.runtime.pace import Pace
+
 T = TypeVar("T")
 
 CLOSE_TIMEOUT_S = 5.0
-
-BUSY_SHARE_MIN = 0.1
-"""A process whose other threads use less of a processor than this has no need of anybody's restraint. Low, since a
-stream that other processes leave little of the processor is short of it, and not idle."""
-
-UNPACED_S = 0.05
-"""Processor time that each piece of work may take at once: small snapshots should not wait."""
-
-BREATH_MAX_S = 0.05
-"""Longest sleep of background work before it looks again whether anybody else is busy."""
-
 
 CATCH_UP_PACE = 0.5
 """How fast processing time passes while it is ahead of the wall clock: it neither goes back nor stands still."""
@@ -116,31 +107,6 @@ class Mailbox:
             except Exception as error:
                 raised.append(error)
         return raised
-
-
-class Pace:
-    """Holds a thread's work to a share of a processor while other threads of the process are busy."""
-
-    def __init__(self, share: float) -> None:
-        self._share = share
-        self._begun = threading.local()
-
-    def begin(self) -> None:
-        self._begun.at = _times_s()
-
-    def breathe(self, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Wait until the thread has not had more than its share, unless nobody else needs it, or all `is_over`."""
-        while not is_over():
-            wall_s, own_s, all_s = (now - then for now, then in zip(_times_s(), self._begun.at, strict=True))
-            too_early_s = (own_s - UNPACED_S) / self._share - wall_s
-            if too_early_s <= 0 or all_s - own_s <= BUSY_SHARE_MIN * wall_s:
-                return
-            time.sleep(min(too_early_s, BREATH_MAX_S))
-
-
-def _times_s() -> tuple[float, float, float]:
-    """The time, and the processor time of this thread and of the process."""
-    return time.monotonic(), time.thread_time(), time.process_time()
 
 
 class ThreadBackground:

@@ -6,12 +6,8 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable
-
-import pytest
 
 from tests.conftest import poll
-from weir.runtime import clock
 from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
 
 
@@ -147,41 +143,3 @@ def test_finished_work_is_not_kept_in_memory() -> None:
 
     assert poll(collected)
     background.close()
-
-
-def test_large_work_is_held_to_its_share_while_others_are_busy_and_small_work_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    times = [0.0, 0.0, 0.0]
-    slept: list[float] = []
-    others = 0.0
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        times[0] += seconds
-        times[2] += seconds * others
-
-    def paused(*, others_busy: float, is_over: Callable[[], bool] = lambda: False) -> float:
-        nonlocal others
-        others = others_busy
-        slept.clear()
-        pace.breathe(is_over)
-        return sum(slept)
-
-    monkeypatch.setattr(clock, "_times_s", lambda: tuple(times))
-    monkeypatch.setattr(clock.time, "sleep", sleep)
-    pace = clock.Pace(0.1)
-    pace.begin()
-    times[:] = [0.05, 0.05, 0.1]
-    assert paused(others_busy=1.0) == 0, "it is small"
-    times[:] = [1.0, 0.5, 1.5]
-    assert paused(others_busy=1.0) == pytest.approx(3.5), "half a second is a tenth of five, minus what is free"
-    assert max(slept) == clock.BREATH_MAX_S
-    times[:] = [1.0, 0.5, 0.7]
-    assert paused(others_busy=0.0) == pytest.approx(1.0), "until it is plain that nobody else needs the processor"
-    times[:] = [1.0, 0.5, 0.55]
-    assert paused(others_busy=0.0) == 0, "nobody else needs the processor"
-    times[:] = [5.0, 0.5, 5.0]
-    assert paused(others_busy=1.0) == 0, "it has waited long enough"
-    times[:] = [1.0, 0.5, 1.5]
-    assert paused(others_busy=1.0, is_over=lambda: len(slept) == 3) == pytest.approx(3 * clock.BREATH_MAX_S)

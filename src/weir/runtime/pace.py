@@ -1,0 +1,100 @@
+"""How work behind the stream's back leaves the processor to the stream.
+
+Comes in: the work's pauses for breath. Goes out: sleeps, for as long as its thread has had more than its share
+and other threads of the process are busy. Never touches what the work is about.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+BUSY_SHARE_MIN = 0.1
+"""A process whose other threads use less of a processor than this has no need of anybody's restraint. Low, since a
+stream that other processes leave little of the processor is short of it, and not idle."""
+
+BUSY_LOOK_S = 0.1
+"""How busy the others are is judged by the last one to two times as long: not by what they did before, since a stream
+that has ended needs nobody's restraint, and not by less, since work that holds the interpreter lets nobody be busy."""
+
+UNPACED_S = 0.05
+"""Processor time that each piece of work may take at once: small snapshots should not wait."""
+
+BREATH_MAX_S = 0.05
+"""Longest sleep of background work before it looks again whether anybody else is busy."""
+
+Times: TypeAlias = "tuple[float, float, float]"
+"""The time, the processor time of a thread, and that of others."""
+
+
+class Pace:
+    """Holds the work of each of some threads to a share of a processor while the process is busy with other things."""
+
+    def __init__(
+        self,
+        share: float,
+        *,
+        times_s: Callable[[], Times] = lambda: (time.monotonic(), time.thread_time(), time.process_time()),
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """`times_s`: the time, and the processor time of this thread and of the whole process."""
+        self._share = share
+        self._times_s = times_s
+        self._sleep = sleep
+        self._turns = threading.local()
+        self._lock = threading.Lock()
+        self._paced_s = 0.0
+        """Processor time of all work that keeps this pace, as far as it has breathed."""
+
+    def begin(self) -> None:
+        """A piece of work begins in this thread."""
+        _, self._turns.own_s, _ = self._times_s()
+        self._turns.turn = Turn(self._share, self._look())
+
+    def breathe(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Wait until the thread has not had more than its share, unless nobody else needs it, or all `is_over`."""
+        while not is_over():
+            too_early_s = self._turns.turn.too_early_s(self._look())
+            if too_early_s <= 0:
+                return
+            self._sleep(min(too_early_s, BREATH_MAX_S))
+
+    def _look(self) -> Times:
+        """The time, the processor time of this thread, and that of all threads that do not keep this pace."""
+        now_s, own_s, all_s = self._times_s()
+        with self._lock:
+            self._paced_s += own_s - self._turns.own_s
+            paced_s = self._paced_s
+        self._turns.own_s = own_s
+        return now_s, own_s, all_s - paced_s
+
+
+class Turn:
+    """What one piece of work has had of the processor, and what it may have. Pure: it is told the times."""
+
+    def __init__(self, share: float, now: Times) -> None:
+        self._share = share
+        self._looked = now
+        self._older = self._newer = now
+        self._ahead_s = -UNPACED_S
+        """How much more than its share the work has had while others were busy."""
+
+    def too_early_s(self, now: Times) -> float:
+        """How long the work should wait; not at all when that is zero or less."""
+        wall_s, own_s, _ = _since(self._looked, now)
+        self._looked = now
+        self._ahead_s = max(self._ahead_s + own_s - self._share * wall_s, -UNPACED_S)
+        if now[0] - self._newer[0] >= BUSY_LOOK_S:
+            self._older, self._newer = self._newer, now
+        lately_s, _, others_s = _since(self._older, now)
+        if others_s <= BUSY_SHARE_MIN * lately_s:
+            # What nobody else needed is owed to nobody: work that was fast while the stream had nothing to do goes on
+            # at its share, and not behind a debt, when there is more.
+            self._ahead_s = min(self._ahead_s, 0.0)
+        return self._ahead_s / self._share
+
+
+def _since(then: Times, now: Times) -> Times:
+    return now[0] - then[0], now[1] - then[1], now[2] - then[2]
