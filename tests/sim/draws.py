@@ -9,7 +9,7 @@ from tests.sim.externals import SCHEMA, External, Row, SimFileSink, SimSink, Sim
 from tests.sim.storage import SCHEME
 from tests.sim.timed import OTHER, TIMES, draw_timed
 from tests.sim.workload import ENDS, FIRST_PLACE, STEPS, Job
-from weir.config import Checkpoints, Mode, Settings
+from weir.config import Checkpoints, Mode, RocksDb, Settings
 from weir.connectors import Collection, Generator
 from weir.operators.sink import Sink
 from weir.operators.source import Source
@@ -17,6 +17,9 @@ from weir.operators.source import Source
 LOOP_MEMORY: tuple[int | str, ...] = (0, 200, "64MB")
 _EXACTLY_ONCE: Mode = "exactly_once"
 MODES: tuple[Mode, ...] = (*[_EXACTLY_ONCE] * 10, "at_least_once", "at_least_once", "none")
+
+ON_DISK = 0.2
+DISK_MEMORY = ("1KB", "20KB", "1MB")
 
 BUSY_PACE = 0.4
 """How fast jobs read that are to take many checkpoints."""
@@ -33,11 +36,11 @@ def drawn_job(rng: random.Random, seed: int, external: External, *, region_rng: 
     # What is beside the first region is drawn from numbers of its own, so that most jobs are what they ever were.
     time_rng = random.Random(f"time of {seed}")
     if seed % BUSY_EVERY == BUSY_AT:
-        return draw_busy_job(rng, external, time_rng=time_rng)
+        return on_disk(draw_busy_job(rng, external, time_rng=time_rng), random.Random(f"disks of {seed}"))
     job = with_regions(draw_job(rng, external), region_rng, external, time_rng=time_rng)
     if seed % LOOPED_EVERY == LOOPED_AT:
         job = with_loop(job, random.Random(f"loops of {seed}"), external)
-    return job
+    return on_disk(job, random.Random(f"disks of {seed}"))
 
 
 def draw_job(rng: random.Random, external: External) -> Job:
@@ -113,6 +116,19 @@ def with_loop(job: Job, rng: random.Random, external: External) -> Job:
     settings = replace(job.settings, loop_memory_max=rng.choice(LOOP_MEMORY))
     other = Job(steps, sources, ends, job.checkpoints, settings, prefix="loop-", beside=job.beside)
     return replace(job, beside=other, settings=settings)
+
+
+def on_disk(job: Job, rng: random.Random) -> Job:
+    """The same job, perhaps with its state on disk, and more or less of it in memory."""
+    if rng.random() >= ON_DISK:
+        return job
+    backend = RocksDb(memory_max=rng.choice(DISK_MEMORY))
+
+    def moved(job: Job) -> Job:
+        beside = None if job.beside is None else moved(job.beside)
+        return replace(job, settings=replace(job.settings, backend=backend), beside=beside)
+
+    return moved(job)
 
 
 def _draw_source(rng: random.Random, index: int, *, tiny: bool) -> tuple[Source, list[Row]]:

@@ -11,6 +11,7 @@ import gc
 import multiprocessing
 import multiprocessing.pool
 import os
+import random
 import sys
 import time
 import traceback
@@ -19,9 +20,12 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from tests.sim.checkers import check, check_now
+from tests.sim.disks import without_races
+from tests.sim.patching import all_of, patched
 from tests.sim.progress import Progress
 from tests.sim.variants import VARIANTS
 from tests.sim.world import World
+from weir.state.columns.segments import merging, store
 
 RUNS_MAX = 3
 """Of one job: the first, and those that go on from savepoints."""
@@ -43,17 +47,30 @@ def simulate(seed: int, trace: Callable[[str], None] | None = None) -> World:
 def runs(seed: int, trace: Callable[[str], None] | None = None) -> Iterator[World]:
     """The run of a job, then perhaps one from a savepoint of it, and so on. Each is handed out before it begins, and
     is checked when the next is asked for."""
-    world: World | None = World(seed, trace)
-    while world is not None:
-        yield world
-        world.run()
-        while world.stopped is not None and world.users.rng.random() < RESUMED_IN_PLACE:
-            check_now(world)
-            world.resume()
+    with without_races(), small_pieces(random.Random(f"pieces of {seed}")):
+        world: World | None = World(seed, trace)
+        while world is not None:
+            yield world
             world.run()
-        check(world)
-        world.close()
-        world = _from_savepoint(world, seed, trace)
+            while world.stopped is not None and world.users.rng.random() < RESUMED_IN_PLACE:
+                check_now(world)
+                world.resume()
+                world.run()
+            check(world)
+            world.close()
+            world = _from_savepoint(world, seed, trace)
+
+
+def small_pieces(rng: random.Random) -> AbstractContextManager[None]:
+    """With half of the seeds what is merged is merged in pieces of a few rows, so that much happens in between."""
+    if rng.random() < 0.5:
+        return nullcontext()
+    return all_of(
+        patched(store, "AT_ONCE_ROWS_MAX", rng.choice([2, 10])),
+        patched(store, "STEP_ROWS", rng.choice([1, 4])),
+        patched(store, "STEP_RATIO", rng.choice([0, 2])),
+        patched(merging, "SEGMENT_BYTES_MAX", rng.choice([100, 400])),
+    )
 
 
 def _from_savepoint(world: World, seed: int, trace: Callable[[str], None] | None) -> World | None:

@@ -133,6 +133,7 @@ class SimTask(Process):
             self.world.storage.open,
             calls=lambda function, policy: SimCalls(function, clock, rng),
             chance=self.world.pause_rng.random,
+            directory=self.world.disks.of_task(self.world.job.settings),
         )
         self.worker = Worker(config, ports)
         deploy(self.worker, order)

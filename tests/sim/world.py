@@ -14,6 +14,7 @@ from collections.abc import Callable
 from greenlet import getcurrent
 
 from tests.sim import faults, turns
+from tests.sim.disks import Disks
 from tests.sim.draws import drawn_job
 from tests.sim.drivers import SimDriver
 from tests.sim.externals import External
@@ -72,6 +73,7 @@ class World:
         self.calls_rng: random.Random = after.calls_rng if after else random.Random(f"calls of {seed}")
         self.pause_rng: random.Random = after.pause_rng if after else random.Random(f"pauses of {seed}")
         self.clock = SimClock()
+        self.disks = Disks()
         self.savepoint = savepoint
         self.trace: deque[str] = deque(maxlen=400)
         self.digest: int = after.digest if after else 0
@@ -214,6 +216,7 @@ class World:
         """Nothing of this world goes on."""
         for process in self.processes():
             process.kill_works()
+        self.disks.close()
 
     def stop_faults(self) -> None:
         self.faults, self.ambushes, self._ambush = [], [], None

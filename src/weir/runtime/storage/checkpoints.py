@@ -257,7 +257,7 @@ class CheckpointStore:
         then somebody has put an older state of the directory, or nothing, in its place."""
         there = {
             f"{directory}/{name}"
-            for directory in {file.path.rpartition("/")[0] for file in manifest.files}
+            for directory in sorted({file.path.rpartition("/")[0] for file in manifest.files})
             for name in self._storage.list(directory)
         }
         missing = [file for file in manifest.files if file.path not in there]
