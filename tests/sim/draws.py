@@ -6,8 +6,9 @@ import random
 from dataclasses import replace
 
 from tests.sim.externals import SCHEMA, External, Row, SimFileSink, SimSink, SimSource, make_rows, to_batch
+from tests.sim.kinds import draw_kind
 from tests.sim.storage import SCHEME
-from tests.sim.timed import OTHER, TIMES, draw_timed
+from tests.sim.timed import OTHER, TIMES, Timed, draw_timed
 from tests.sim.workload import ENDS, FIRST_PLACE, STEPS, Job
 from weir.config import Checkpoints, Mode, RocksDb, Settings
 from weir.connectors import Collection, Generator
@@ -20,6 +21,9 @@ MODES: tuple[Mode, ...] = (*[_EXACTLY_ONCE] * 10, "at_least_once", "at_least_onc
 
 ON_DISK = 0.2
 DISK_MEMORY = ("1KB", "20KB", "1MB")
+
+OTHER_KINDS = 0.3
+"""How many regions of event time keep rows of windows, or state of every kind."""
 
 BUSY_PACE = 0.4
 """How fast jobs read that are to take many checkpoints."""
@@ -73,7 +77,7 @@ def draw_busy_job(rng: random.Random, external: External, *, time_rng: random.Ra
     """A small job that takes one checkpoint after the other, with more of them under way than are kept: what it has in
     storage changes all the time."""
     job = draw_job(rng, external)
-    timed = draw_timed(time_rng) if rng.random() < 0.5 else None
+    timed = _draw_of_time(time_rng) if rng.random() < 0.5 else None
     if timed is None:
         source = SimSource(rng, 0, rng.randint(30, 60), rng.randint(1, 2), pace=BUSY_PACE)
         sources: list[tuple[Source, list[Row]]] = [(source, make_rows(0, source.per_split * source.splits))]
@@ -99,7 +103,7 @@ def with_regions(job: Job, rng: random.Random, external: External, *, time_rng: 
         prefix = f"region-{number + 1}-"
         end, timed = rng.choice([*ENDS, *["timed"] * 3]), None
         if end == "timed":
-            timed, first = draw_timed(time_rng), 100_000 * (number + 1)
+            timed, first = _draw_of_time(time_rng), 100_000 * (number + 1)
             sources, steps = [_draw_timed_source(rng, first)], []
             sources += [_draw_timed_source(time_rng, first + OTHER) for _ in range(timed.sources - 1)]
         ends = [(end, _draw_sink(rng, f"{prefix}{end}", external))]
@@ -129,6 +133,11 @@ def on_disk(job: Job, rng: random.Random) -> Job:
         return replace(job, settings=replace(job.settings, backend=backend), beside=beside)
 
     return moved(job)
+
+
+def _draw_of_time(rng: random.Random) -> Timed:
+    """What a region does in event time."""
+    return draw_kind(rng) if rng.random() < OTHER_KINDS else draw_timed(rng)
 
 
 def _draw_source(rng: random.Random, index: int, *, tiny: bool) -> tuple[Source, list[Row]]:

@@ -60,7 +60,7 @@ def _seconds(id: int) -> int:
     return id % TIMES
 
 
-def _timed(stream: Any, prefix: str, number: int = 0) -> Any:
+def timed(stream: Any, prefix: str, number: int = 0) -> Any:
     """With a column of times, and watermarks that follow them."""
     times = pl.col("id").map_batches(_to_times, return_dtype=pl.Datetime("us"))
     named = stream.with_columns(ts=times, uid=f"{prefix}times-{number}")
@@ -71,7 +71,7 @@ def _to_times(ids: pl.Series) -> pl.Series:
     return (ids % TIMES * SECOND_US).cast(pl.Datetime("us"))
 
 
-def _written(result: Any, sink: Sink, prefix: str, name: str) -> None:
+def written(result: Any, sink: Sink, prefix: str, name: str) -> None:
     """(key, start, n, total)"""
     start = pl.col("window_start").dt.epoch("s")
     result.select("key", start, "n", "total", uid=f"{prefix}{name}-plain").write(sink, uid=f"{prefix}{name}-out")
@@ -90,8 +90,8 @@ def _totals(rows: Iterable[tuple[tuple[int, ...], int]]) -> Answer:
 
 
 def _windows(streams: Sequence[Any], sink: Sink, prefix: str) -> None:
-    windows = _timed(streams[0], prefix).key_by("key").window(AlignedWindows(2 * WINDOW_S * SECOND_US, 5 * SECOND_US))
-    _written(windows.agg(n=weir.count(), total=weir.sum("value"), uid=f"{prefix}window"), sink, prefix, "window")
+    windows = timed(streams[0], prefix).key_by("key").window(AlignedWindows(2 * WINDOW_S * SECOND_US, 5 * SECOND_US))
+    written(windows.agg(n=weir.count(), total=weir.sum("value"), uid=f"{prefix}window"), sink, prefix, "window")
 
 
 def _of_windows(rows: Sequence[Row]) -> Answer:
@@ -99,12 +99,18 @@ def _of_windows(rows: Sequence[Row]) -> Answer:
     return _totals(((key, first), value) for key, start, value in starts for first in (start - WINDOW_S, start))
 
 
+def of_tumbling(rows: Sequence[Row]) -> Answer:
+    """(key, start, n, total)"""
+    return _totals(((key, _seconds(id) // WINDOW_S * WINDOW_S), value) for id, key, value in rows)
+
+
 def _sessions(streams: Sequence[Any], sink: Sink, prefix: str) -> None:
-    sessions = _timed(streams[0], prefix).key_by("key").window(weir.session(f"{GAP_S}s"))
-    _written(sessions.agg(n=weir.count(), total=weir.sum("value"), uid=f"{prefix}session"), sink, prefix, "session")
+    sessions = timed(streams[0], prefix).key_by("key").window(weir.session(f"{GAP_S}s"))
+    written(sessions.agg(n=weir.count(), total=weir.sum("value"), uid=f"{prefix}session"), sink, prefix, "session")
 
 
-def _of_sessions(rows: Sequence[Row]) -> Answer:
+def of_sessions(rows: Sequence[Row]) -> Answer:
+    """(key, start, n, total)"""
     found: list[tuple[tuple[int, int], int]] = []
     last: tuple[int, int, int] = -1, 0, 0
     for key, time, value in sorted((key, _seconds(id), value) for id, key, value in rows):
@@ -116,10 +122,10 @@ def _of_sessions(rows: Sequence[Row]) -> Answer:
 
 def _chained(streams: Sequence[Any], sink: Sink, prefix: str) -> None:
     """Windows over windows."""
-    small = _timed(streams[0], prefix).key_by("key").window(weir.tumbling(f"{WINDOW_S}s"))
+    small = timed(streams[0], prefix).key_by("key").window(weir.tumbling(f"{WINDOW_S}s"))
     first = small.agg(n=weir.count(), total=weir.sum("value"), uid=f"{prefix}small")
     large = first.key_by("key").window(weir.tumbling(f"{2 * WINDOW_S}s"))
-    _written(large.agg(n=weir.sum("n"), total=weir.sum("total"), uid=f"{prefix}large"), sink, prefix, "chained")
+    written(large.agg(n=weir.sum("n"), total=weir.sum("total"), uid=f"{prefix}large"), sink, prefix, "chained")
 
 
 def _of_chained(rows: Sequence[Row]) -> Answer:
@@ -144,9 +150,9 @@ def _late(streams: Sequence[Any], sink: Sink, prefix: str) -> None:
     times = pl.col("id").map_batches(
         lambda ids: _straggling(ids).cast(pl.Datetime("us")), return_dtype=pl.Datetime("us")
     )
-    timed = streams[0].with_columns(ts=times, uid=f"{prefix}times")
-    timed = timed.with_watermarks(weir.monotonic("ts").aligned("all", drift=0), uid=f"{prefix}watermarks")
-    windows = timed.key_by("key").window(weir.tumbling(f"{WINDOW_S}s"), late="late")
+    stream = streams[0].with_columns(ts=times, uid=f"{prefix}times")
+    stream = stream.with_watermarks(weir.monotonic("ts").aligned("all", drift=0), uid=f"{prefix}watermarks")
+    windows = stream.key_by("key").window(weir.tumbling(f"{WINDOW_S}s"), late="late")
     result = windows.agg(n=weir.count(), total=weir.sum("value"), uid=f"{prefix}window")
     start = pl.col("window_start").dt.epoch("s").alias("start")
     whole = result.select("key", start, "n", "total", id=pl.lit(-1, pl.Int64), uid=f"{prefix}whole")
@@ -204,7 +210,7 @@ class Alarms(weir.ProcessFunction):
 
 
 def _alarms(streams: Sequence[Any], sink: Sink, prefix: str) -> None:
-    keyed = _timed(streams[0], prefix).key_by("key")
+    keyed = timed(streams[0], prefix).key_by("key")
     fired = keyed.process(Alarms(), "key long, time long, n long, total long", uid=f"{prefix}alarms")
     fired.write(sink, uid=f"{prefix}alarms-out")
 
@@ -253,7 +259,7 @@ def _calls(rng: random.Random) -> Timed:
         return row.id, row.key, row.value * 3, row.ts
 
     def apply(streams: Sequence[Any], sink: Sink, prefix: str) -> None:
-        called = _timed(streams[0], prefix).map_async(
+        called = timed(streams[0], prefix).map_async(
             tripled,
             "id long, key long, value long, ts timestamp_ntz",
             ordered=ordered,
@@ -261,7 +267,7 @@ def _calls(rng: random.Random) -> Timed:
             uid=f"{prefix}called",
         )
         windows = called.key_by("key").window(weir.tumbling(f"{WINDOW_S}s"))
-        _written(windows.agg(n=weir.count(), total=weir.sum("value"), uid=f"{prefix}window"), sink, prefix, "calls")
+        written(windows.agg(n=weir.count(), total=weir.sum("value"), uid=f"{prefix}window"), sink, prefix, "calls")
 
     def answer(rows: Sequence[Row]) -> Answer:
         return _totals(((key, _seconds(id) // WINDOW_S * WINDOW_S), 3 * value) for id, key, value in rows)
@@ -278,7 +284,7 @@ def _join(rng: random.Random) -> Timed:
 
 
 def _both(streams: Sequence[Any], prefix: str) -> tuple[Any, Any]:
-    left, right = (_timed(stream, prefix, number) for number, stream in enumerate(streams))
+    left, right = (timed(stream, prefix, number) for number, stream in enumerate(streams))
     return left.key_by("key"), right.key_by("key")
 
 
@@ -338,7 +344,7 @@ def _as_of(how: Any) -> Timed:
 
 
 _WINDOWS = Timed("window", _windows, _of_windows)
-_SESSIONS = Timed("session", _sessions, _of_sessions)
+_SESSIONS = Timed("session", _sessions, of_sessions)
 _CHAINED = Timed("chained", _chained, _of_chained)
 _LATE = Timed("late", _late, _of_late, kind="conserved", forgets=False)
 _ALARMS = Timed("alarms", _alarms, _of_alarms, forgets=False)
