@@ -7,7 +7,7 @@ those of the key group, so that some key groups are one stretch of each segment.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from weir.state.columns.kernels import Rule
 from weir.state.frozen import KEY_GROUP_COLUMN
 from weir.state.keys.hashing import key_groups, take_rows
 from weir.state.keys.xxhash64 import Ints, Words
@@ -63,6 +64,8 @@ class SegmentLayout:
     mark:    the name of the table's column that shows a row's mark; None: a row that is marked is gone
     shared:  the bits of an order in which rows of one key may differ
     by_time: rows of one order are sorted by time, and those of one time by age
+    time:    the name of the table's column that is the rows' time, where no batch has it
+    rules:   by column, what becomes of it where rows of one key and time are shown as one; the others are keys
     """
 
     batches: pa.Schema
@@ -71,12 +74,33 @@ class SegmentLayout:
     mark: str | None = None
     shared: int = 0
     by_time: bool = False
+    time: str | None = None
+    rules: Mapping[str, Rule] | None = None
 
     @classmethod
     def of(cls, detail: Any) -> SegmentLayout:
         """What a reader of a checkpoint knows of it."""
         table = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(detail["schema"])))
-        return cls(pa.schema([]), table, max_parallelism=detail["max_parallelism"], mark=detail["mark"])
+        return cls(
+            pa.schema([]),
+            table,
+            max_parallelism=detail["max_parallelism"],
+            mark=detail["mark"],
+            by_time=True,
+            time=detail.get("time"),
+            rules=detail.get("rules"),
+        )
+
+    @property
+    def detail(self) -> dict[str, Any]:
+        """The same, on its way into a checkpoint."""
+        return {
+            "schema": self.code,
+            "max_parallelism": self.max_parallelism,
+            "mark": self.mark,
+            "time": self.time,
+            "rules": None if self.rules is None else dict(self.rules),
+        }
 
     @cached_property
     def code(self) -> str:
@@ -112,6 +136,8 @@ class SegmentLayout:
         bits = group_bits(self.max_parallelism)
         groups = (rows.order >> np.uint64(WORD_BITS - bits)).astype(np.int32) if bits else np.zeros(len(rows), np.int32)
         columns = {KEY_GROUP_COLUMN: pa.array(groups), **dict(zip(rows.batch.schema.names, rows.batch.columns))}
+        if self.time is not None:
+            columns[self.time] = pa.array(rows.times)
         if self.mark is not None:
             columns[self.mark] = pa.array(np.zeros(len(rows), np.bool_) if marks is None else marks)
         return pa.Table.from_arrays([columns[name] for name in self.table.names], schema=self.table)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,13 @@ import pyarrow as pa
 
 from weir.errors import CheckpointError
 from weir.snapshot.parts import FileRef, StatePart
+from weir.snapshot.watermarks import NEVER_US
+from weir.state.columns.segments.grouping import by_rules
 from weir.state.columns.segments.lot import FrozenLot
-from weir.state.columns.segments.rows import Mask, SegmentLayout, SortedRows, rows_in_file
+from weir.state.columns.segments.rows import Combine, Mask, SegmentLayout, SortedRows, rows_in_file
 from weir.state.columns.segments.segment import Bounds, Run, Segment
 from weir.state.columns.segments.shelf import Shelf
+from weir.state.columns.segments.tables import RowSource, tables_of
 from weir.state.frozen import FrozenState, RestoredPart, StateWriter, decode_table, encode_table
 
 SEGMENTS = "segments"
@@ -30,8 +34,6 @@ VERSION = 1
 
 MARKS = "marks"
 """How the names of files of marks begin."""
-
-PIECE_ROWS = 65_536
 
 _MARKS_SCHEMA = pa.schema([pa.field("segment", pa.string()), pa.field("bits", pa.binary())])
 
@@ -82,18 +84,24 @@ class FrozenSegments(FrozenState):
         lots: Sequence[FrozenLot],
         *,
         marks: StoredMarks,
+        since_us: int = NEVER_US,
+        shown: Combine | None = None,
     ) -> None:
-        """`lots`: what was sealed and is in no run yet; younger than those."""
+        """`lots`: what was sealed and is in no run yet; younger than those. `since_us`: rows from before are gone.
+        `shown`: what rows of one key and time become where tables are asked for."""
         self._layout = layout
         self._runs = runs
         self._lots = lots
         self._marks = marks
         self._version = marks.version
+        self._since_us = since_us
+        self._shown = shown
 
     def tables(self) -> Iterator[pa.Table]:
-        yield self._layout.table.empty_table()
-        for frozen in self._each():
-            yield from _tables(self._layout, frozen.segment.kept.holding.rows(), frozen.marks)
+        found = [
+            RowSource(frozen.segment.bounds, frozen.segment.kept.holding.rows, frozen.marks) for frozen in self._each()
+        ]
+        yield from tables_of(found, self._layout, since_us=self._since_us, shown=self._shown)
 
     def write(self, out: StateWriter) -> StatePart:
         files: dict[str, FileRef] = {}
@@ -107,10 +115,9 @@ class FrozenSegments(FrozenState):
         files |= self._put_marks(out) if stored is None else stored
         detail = {
             "version": VERSION,
-            "schema": self._layout.code,
-            "max_parallelism": self._layout.max_parallelism,
-            "mark": self._layout.mark,
+            **self._layout.detail,
             "marks": self._version,
+            "since": self._since_us,
             "runs": [[_described(frozen.segment) for frozen in run] for run in self._all()],
         }
         return StatePart(SEGMENTS, files, detail)
@@ -153,13 +160,13 @@ def _described(segment: Segment) -> list[Any]:
     return [segment.number, segment.bucket_us, bounds.rows, bounds.low, bounds.high, bounds.first_us, bounds.last_us]
 
 
-def _tables(layout: SegmentLayout, rows: SortedRows, marks: Mask | None) -> Iterator[pa.Table]:
-    for start in range(0, len(rows), PIECE_ROWS):
-        stop = min(start + PIECE_ROWS, len(rows))
-        yield layout.as_table(rows.slice(start, stop), None if marks is None else marks[start:stop])
-
-
 # --- Out of a checkpoint ------------------------------------------------------------------------------
+
+
+def since_of(part: StatePart) -> int:
+    """Rows from before this time are gone, whether or not their segment is."""
+    since_us: int = part.detail.get("since", NEVER_US)
+    return since_us
 
 
 def opened(part: RestoredPart, layout: SegmentLayout, shelf: Shelf) -> list[Run] | None:
@@ -218,11 +225,13 @@ def read_segments(part: RestoredPart) -> Iterator[pa.Table]:
             f"reads version {VERSION}; restore it with the version that wrote it, and take a savepoint there"
         )
     layout = SegmentLayout.of(detail)
-    yield layout.table.empty_table()
     marks = _marks_in(part)
+    found = []
     for run in detail["runs"]:
-        for number, *_ in run:
-            name = f"s{number:012d}"
-            rows = _rows_in(part, name, rows_in_file)
+        for number, _, *bounds in run:
+            name, rows = f"s{number:012d}", bounds[0]
             bits = marks.get(name)
-            yield from _tables(layout, rows, None if bits is None else bits[: len(rows)])
+            rows_of = partial(_rows_in, part, name, rows_in_file)
+            found.append(RowSource(Bounds(*bounds), rows_of, None if bits is None else bits[:rows]))
+    shown = None if layout.rules is None else by_rules(layout.rules)
+    yield from tables_of(found, layout, since_us=since_of(part.part), shown=shown)

@@ -17,7 +17,7 @@ from weir.state.columns.segments.merging import AT_ONCE_ROWS_MAX, Merge, merged
 from weir.state.columns.segments.rows import Combine, Mask, SegmentLayout, SortedRows
 from weir.state.columns.segments.segment import Bounds, Run, Segment
 from weir.state.columns.segments.shelf import KeptRows, Shelf, ShelfBudget
-from weir.state.columns.segments.snapshot import FrozenSegment, FrozenSegments, StoredMarks, opened
+from weir.state.columns.segments.snapshot import FrozenSegment, FrozenSegments, StoredMarks, opened, since_of
 from weir.state.frozen import RestoredState
 from weir.state.keys.xxhash64 import Ints
 
@@ -30,22 +30,37 @@ STEP_ROWS = 65_536
 STEP_RATIO = 8
 """And so many for each row that has come: a row is merged as often as there are sizes of runs."""
 
+TENDED_ROWS = 4_096
+"""Rows that are merged with the smallest of batches, where rows come by lots."""
+
 
 class SegmentStore:
     """All segments of one state. `combine`: what becomes of rows that are merged."""
 
     def __init__(
-        self, layout: SegmentLayout, budget: ShelfBudget, *, name: str, combine: Combine | None = None
+        self,
+        layout: SegmentLayout,
+        budget: ShelfBudget,
+        *,
+        name: str,
+        combine: Combine | None = None,
+        shown: Combine | None = None,
     ) -> None:
+        """`shown`: what rows of one key and time, of all segments, become in a table; it is called by any thread."""
         self.layout = layout
         self._budget = budget
         self._shelf = Shelf(budget, layout, name)
         self._combine = combine
+        self._shown = shown
         self._buckets: dict[int, list[Run]] = {}
         self._merges: dict[int, Merge] = {}
         """By bucket: those that go on a piece at a time."""
         self.time_us = NEVER_US
         """How far event time has come, where the operator says so."""
+        self.since_us = NEVER_US
+        """Rows from before this time are gone, where the operator says so; their segments go when they can."""
+        self._owed_rows = 0
+        """That are to be merged in proportion to the rows that were adopted."""
         self._numbers = itertools.count()
         self._lots: list[Lot] = []
         """Those that were not adopted yet, the oldest first."""
@@ -86,8 +101,21 @@ class SegmentStore:
             self._shelf.count(segment.kept)
         self.add(segments)
         if adopted:
-            self.merge(segments)
+            self._owed_rows += STEP_RATIO * sum(map(len, segments))
+            for bucket_us in {segment.bucket_us for segment in segments}:
+                self._merge_tail(bucket_us)
+            self._budget.settle()
         return adopted
+
+    def tend(self, rows: int) -> None:
+        """Between batches, of so many rows the last: adopt what is made, and go on with merges, a bounded piece."""
+        if self._lots:
+            self.adopt()
+        if self._merges:
+            step = min(max(self._owed_rows, TENDED_ROWS), STEP_RATIO * rows + TENDED_ROWS)
+            self._owed_rows = max(self._owed_rows - step, 0)
+            self.work(step)
+            self._budget.settle()
 
     def merge(self, segments: Sequence[Segment]) -> None:
         """Rows were added lately: merge them with what was there, where that is due, or begin to."""
@@ -172,7 +200,14 @@ class SegmentStore:
             for held in self._buckets.values()
             for run in held
         ]
-        return FrozenSegments(self.layout, runs, [lot.freeze() for lot in self._lots], marks=self._marks)
+        return FrozenSegments(
+            self.layout,
+            runs,
+            [lot.freeze() for lot in self._lots],
+            marks=self._marks,
+            since_us=self.since_us,
+            shown=self._shown,
+        )
 
     def restore(self, restored: RestoredState) -> bool:
         """Take over the files of a part that was of exactly these key groups; False: it has to be read as tables."""
@@ -186,6 +221,7 @@ class SegmentStore:
             self._buckets.setdefault(run.segments[0].bucket_us, []).append(run)
         self._numbers = itertools.count(1 + max((s.number for run in runs for s in run.segments), default=-1))
         self._marks.restored(whole.part)
+        self.since_us = since_of(whole.part)
         return True
 
     # --- Merging ---

@@ -1,0 +1,148 @@
+"""Rows of one key and time in several segments: which they are, and how they become one.
+
+Comes in: sorted rows. Goes out: their groups, and rows of which no key has two of one time.
+Where all is said by a rule for each column, anybody can do it who reads a checkpoint; what
+needs more than that is its operator's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.state.columns.kernels import FixedKernel, Rule, is_fixed_width
+from weir.state.columns.segments.rows import Combine, Mask, SegmentLayout, SortedRows, joined
+from weir.state.keys.columns import BytesColumn, plain_type, read_column, without_views
+from weir.state.keys.hashing import take_rows
+from weir.state.keys.index import KeyIndex
+from weir.state.keys.xxhash64 import Ints, Words
+
+PIECE_ROWS = 262_144
+"""Rows, of all segments together, that are put into one order at once."""
+
+
+@dataclass(frozen=True)
+class EqualRows:
+    """Rows of which those of one key and time follow each other, the oldest first."""
+
+    rows: SortedRows
+    firsts: Ints
+    """The first row of each group."""
+    of: Ints
+    """For each row, which group it is in."""
+
+
+def grouped(rows: SortedRows, keys: Sequence[str]) -> EqualRows | None:
+    """The groups of rows in their order; None: each is alone."""
+    same = _same_places(rows)
+    at = np.flatnonzero(same)
+    if not len(at):
+        return None
+    columns = [rows.batch.column(key) for key in keys]
+    if not np.logical_and.reduce([_equal(column, at, at + 1) for column in columns]).all():
+        # Another key has the same hash.
+        numbers = KeyIndex(pa.schema([(key, plain_type(c.type)) for key, c in zip(keys, columns)])).slots(columns)
+        apart = np.lexsort((numbers, rows.times, rows.order))
+        rows, numbers = rows.take(apart), numbers[apart]
+        same = _same_places(rows) & (numbers[1:] == numbers[:-1])
+    begins = np.concatenate((np.ones(1, np.bool_), ~same))
+    return EqualRows(rows, np.flatnonzero(begins), np.cumsum(begins) - 1)
+
+
+def in_key_ranges(sources: Sequence[SortedRows], rows_max: int = PIECE_ROWS) -> Iterator[list[SortedRows]]:
+    """The rows of all of them in stretches of the same keys, about so many rows at once."""
+    sources = [rows for rows in sources if len(rows)]
+    if not sources:
+        return
+    count = 1 + sum(map(len, sources)) // rows_max
+    low, high = min(int(rows.order[0]) for rows in sources), max(int(rows.order[-1]) for rows in sources)
+    step = (high - low) // count + 1
+    for first in range(low, high + 1, step):
+        found = [between(rows, first, min(first + step - 1, high)) for rows in sources]
+        if any(map(len, found)):
+            yield [rows for rows in found if len(rows)]
+
+
+def between(rows: SortedRows, low: int, high: int) -> SortedRows:
+    """The rows whose order is in this range, both included; copies nothing."""
+    start = np.searchsorted(rows.order, np.uint64(low))
+    stop = np.searchsorted(rows.order, np.uint64(high), side="right")
+    return rows.slice(int(start), int(stop))
+
+
+def at_orders(rows: SortedRows, wanted: Words) -> SortedRows:
+    """The rows that have one of these orders, each of which is given once."""
+    starts = np.searchsorted(rows.order, wanted)
+    counts = np.searchsorted(rows.order, wanted, side="right") - starts
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    return rows.take(np.repeat(starts - (ends - counts), counts) + np.arange(total))
+
+
+def together(parts: Sequence[SortedRows], layout: SegmentLayout) -> SortedRows:
+    """The rows of several, the oldest first, in one order."""
+    rows = joined(parts)
+    return rows if len(parts) == 1 else rows.take(layout.arranged(rows.order, rows.times))
+
+
+def by_rules(rules: Mapping[str, Rule]) -> Combine:
+    """Rows of one key and time become one, by a rule for each column that is no key."""
+
+    def combined(rows: SortedRows) -> SortedRows:
+        schema = rows.batch.schema
+        groups = grouped(rows, [name for name in schema.names if name not in rules])
+        if groups is None:
+            return rows
+        rows, firsts = groups.rows, groups.firsts
+        merged = take_rows(rows.batch, firsts)
+        for name, rule in rules.items():
+            column = _merged(rows.batch.column(name), groups, rule, name)
+            merged = merged.set_column(schema.get_field_index(name), schema.field(name), column)
+        return SortedRows(rows.order[firsts], rows.times[firsts], merged)
+
+    return combined
+
+
+def _merged(column: pa.Array, groups: EqualRows, rule: Rule, name: str) -> pa.Array:
+    count = len(groups.firsts)
+    if rule in ("first", "last"):
+        lasts = np.append(groups.firsts[1:], len(column)) - 1
+        return column.take(pa.array(groups.firsts if rule == "first" else lasts))
+    if is_fixed_width(column.type):
+        kernel = FixedKernel([column.type], [rule], name)
+        kernel.merge(groups.of, [column], count=count)
+        return kernel.read(np.arange(count))[0]
+    value = pl.col("value")
+    how = {"add": pl.when(value.count() > 0).then(value.sum()), "min": value.min(), "max": value.max()}[rule]
+    frame = pl.DataFrame([pl.Series("of", groups.of), pl.Series("value", column)])
+    found = frame.group_by("of", maintain_order=True).agg(how.alias("value")).get_column("value")
+    return found.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(column.type)
+
+
+def _same_places(rows: SortedRows) -> Mask:
+    same: Mask = rows.order[1:] == rows.order[:-1]
+    same &= rows.times[1:] == rows.times[:-1]
+    return same
+
+
+def _equal(column: pa.Array, rows: Ints, others: Ints) -> Mask:
+    """Whether these rows of a key column have the same key as those, as `KeyIndex` sees it."""
+    column = without_views(column.dictionary_decode() if pa.types.is_dictionary(column.type) else column)
+    arrays = [column.take(pa.array(which)) for which in (rows, others)]
+    one, other = map(read_column, arrays)
+    if isinstance(one, BytesColumn) or isinstance(other, BytesColumn):
+        same: Mask = pc.fill_null(pc.equal(*arrays), False).to_numpy(zero_copy_only=False)
+    else:
+        same = one.values == other.values
+        same = same if same.ndim == 1 else np.logical_and.reduce(same, axis=1)
+    if one.valid is None and other.valid is None:
+        return same
+    valid = np.ones(len(rows), np.bool_)
+    here, there = (valid if side.valid is None else side.valid for side in (one, other))
+    alike: Mask = np.where(here & there, same, here == there)
+    return alike
