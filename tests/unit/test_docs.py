@@ -15,7 +15,7 @@ from weir.connectors.formats import line_blocks
 from weir.errors import WeirError
 from weir.graph import logical
 from weir.operators.aggregates import partial as aggregate
-from weir.operators.functions import rows as row_functions
+from weir.operators.functions import row_operator as row_functions
 from weir.runtime.job import launch
 from weir.runtime.net import control, feed_inbox
 from weir.runtime.net import flight as wire

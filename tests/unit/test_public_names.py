@@ -85,6 +85,7 @@ OPTIONS = "uid: 'str | None' = None, name: 'str | None' = None, parallelism: 'in
 WATERMARK = "watermark: 'WatermarkStrategy | None' = None"
 SCHEMA = "schema: 'pa.Schema | str'"
 SIDES = "sides: 'Mapping[str, pa.Schema | str] | None' = None"
+STATE = "state: 'Mapping[str, StateDescriptor] | None' = None"
 OTHER = "other: 'KeyedStream'"
 SUFFIX = "suffix: 'str' = '_right'"
 LATE = "late_left: 'str | None' = None, late_right: 'str | None' = None"
@@ -174,10 +175,15 @@ SIGNATURES = {
     ),
     "KeyedStream.count": f"(self, column: 'str' = 'count', *, {OPTIONS}) -> 'Stream'",
     "KeyedStream.sum": f"(self, *columns: 'str', {OPTIONS}) -> 'Stream'",
+    "KeyedStream.map": f"(self, function: 'Callable[..., Any]', {SCHEMA}, *, {STATE}, {OPTIONS}) -> 'Stream'",
+    "KeyedStream.flat_map": (
+        f"(self, function: 'Callable[..., Iterable[Any]]', {SCHEMA}, *, {STATE}, {OPTIONS}) -> 'Stream'"
+    ),
+    "KeyedStream.filter": f"(self, condition: 'Callable[..., bool]', *, {STATE}, {OPTIONS}) -> 'Stream'",
     "KeyedStream.reduce": f"(self, function: 'Callable[[Any, Any], Any]', *, {OPTIONS}) -> 'Stream'",
     "KeyedStream.process": (
         f"(self, function: 'ProcessFunction | Callable[[Any, Any], Any]', {SCHEMA}, *,"
-        f" state: 'Mapping[str, StateDescriptor] | None' = None, {SIDES}, {OPTIONS}) -> 'Stream'"
+        f" {STATE}, {SIDES}, {OPTIONS}) -> 'Stream'"
     ),
     "KeyedStream.process_batches": (
         f"(self, function: 'KeyedBatchFunction | Callable[[Any, Any], Any]', {SCHEMA}, *,"

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from weir.api.build import Options
-from weir.api.keyed import KeyedStream, event_time
+from weir.api.keyed import KeyedStream
+from weir.api.keyed_functions import event_time
 from weir.api.places import placed
 from weir.errors import PlanError
 from weir.graph.plan import Broadcast

@@ -1,4 +1,4 @@
-"""A stream whose rows are together by key: running aggregates and stateful functions.
+"""A stream whose rows are together by key: running aggregates, windows and joins.
 
 Comes in: aggregates and functions of the user. Goes out: logical nodes behind a
 hash exchange. Keys are checked when the stream is made.
@@ -6,29 +6,22 @@ hash exchange. Keys are checked when the stream is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from weir.api import joined
-from weir.api.build import Options
-from weir.api.upstream import Upstream
+from weir.api.build import MakeSpec, Options
+from weir.api.keyed_functions import KeyedFunctions
 from weir.config import Duration
 from weir.errors import PlanError
 from weir.operators.aggregates import named as of
 from weir.operators.aggregates.named import Aggregate
 from weir.operators.aggregates.running import PartialAggregate, RunningAggregate
-from weir.operators.batches.keyed import KeyedBatches, KeyedBatchFunction
-from weir.operators.batches.results import BatchKind
-from weir.operators.functions.interfaces import ProcessFunction
-from weir.operators.functions.process import ProcessRows
-from weir.operators.functions.reduce import ReduceRows
 from weir.operators.joins.output import How
 from weir.operators.windows.event_time import TimeWindows, Windows
 from weir.operators.windows.triggers import Trigger
-from weir.state.declared.base import StateDescriptor
-from weir.state.declared.kinds import ValueState
 
 if TYPE_CHECKING:
     from weir.api.connected import BroadcastConnectedStream, KeyedConnectedStreams
@@ -36,13 +29,16 @@ if TYPE_CHECKING:
     from weir.api.windowed import WindowedStream
 
 
-class KeyedStream:
+class KeyedStream(KeyedFunctions):
     """A stream by key. Made by `Stream.key_by`; what comes out of its operators is a plain Stream again."""
 
     def __init__(self, stream: Stream, keys: tuple[str, ...]) -> None:
         self._stream = stream
         self._keys = keys
         self._upstream = stream._upstream.keyed(keys)
+
+    def _behind(self, kind: str, make: MakeSpec, options: Options) -> Stream:
+        return self._stream._apply(kind, make, options, upstream=self._upstream)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -254,58 +250,6 @@ class KeyedStream:
         """The running sums of these columns, under their own names."""
         return self.agg({c: of.sum(c) for c in columns}, uid=uid, name=name, parallelism=parallelism)
 
-    def reduce(
-        self,
-        function: Callable[[Any, Any], Any],
-        *,
-        uid: str | None = None,
-        name: str | None = None,
-        parallelism: int | None = None,
-    ) -> Stream:
-        """Fold the rows of each key into one of the same schema: `function(so far, row)`.
-
-        >>> import weir
-        >>> bids = weir.Environment().from_collection([(1, 250)], "auction long, price long")
-        >>> bids.key_by("auction").reduce(lambda best, bid: bid if bid.price > best.price else best)
-        Stream[auction bigint, price bigint]
-        """
-        options = Options(uid, name, parallelism)
-        return self._stream._apply("reduce", lambda: ReduceRows(self._keys, function), options, upstream=self._upstream)
-
-    def process(
-        self,
-        function: ProcessFunction | Callable[[Any, Any], Any],
-        schema: pa.Schema | str,
-        *,
-        state: Mapping[str, StateDescriptor] | None = None,
-        sides: Mapping[str, pa.Schema | str] | None = None,
-        uid: str | None = None,
-        name: str | None = None,
-        parallelism: int | None = None,
-    ) -> Stream:
-        """Call a ProcessFunction, or a plain function of (row, state), with each row and the state of its key.
-
-        The function yields rows, or returns one, a list of them, or None. A plain function's states are given
-        in `state`; a ProcessFunction declares them as class attributes, and may set timers and use side outputs:
-        `sides` has the schema of each by its tag, `context.side(tag, row)` fills it, `result.side(tag)` reads it.
-
-        >>> import weir
-        >>> def first_bid(bid, state):
-        ...     if not state.seen.value:
-        ...         state.seen.value = True
-        ...         yield bid
-        >>> bids = weir.Environment().from_collection([(1, 250)], "auction long, price long")
-        >>> seen = weir.ValueState("boolean", default=False)
-        >>> bids.key_by("auction").process(first_bid, "auction long, price long", state={"seen": seen})
-        Stream[auction bigint, price bigint]
-        """
-        return self._stream._apply(
-            "process",
-            lambda: ProcessRows(self._keys, function, schema, state, sides=sides, time=event_time(self._upstream)),
-            Options(uid, name, parallelism),
-            upstream=self._upstream,
-        )
-
     def connect(self, other: KeyedStream | Stream) -> KeyedConnectedStreams | BroadcastConnectedStream:
         """With another keyed stream, to share state by key; or with a broadcast one, `rules.broadcast()`.
 
@@ -319,45 +263,6 @@ class KeyedStream:
         from weir.api.connected import connect_keyed
 
         return connect_keyed(self, other)
-
-    def process_batches(
-        self,
-        function: KeyedBatchFunction | Callable[[Any, Any], Any],
-        schema: pa.Schema | str,
-        *,
-        state: Mapping[str, ValueState] | None = None,
-        kind: BatchKind = "polars",
-        uid: str | None = None,
-        name: str | None = None,
-        parallelism: int | None = None,
-    ) -> Stream:
-        """Call a KeyedBatchFunction, or a plain function of (rows, state), with whole batches of many keys.
-
-        `rows` has the column `key_row` besides its own: which row of `state` is that of the row's key. `state` has one
-        row for each key of the batch: its key columns and its values. The function returns the rows that come out, and
-        the new state in the order of the old. Several times faster than `process`.
-
-        >>> import polars as pl, weir
-        >>> def totals(rows, state):
-        ...     added = rows.group_by("key_row").agg(pl.col("price").sum()).sort("key_row")["price"]
-        ...     state = state.with_columns(total=pl.col("total") + added)
-        ...     return state, state
-        >>> bids = weir.Environment().from_collection([(1, 250)], "auction long, price long")
-        >>> total = weir.ValueState("long", default=0)
-        >>> bids.key_by("auction").process_batches(totals, "auction long, total long", state={"total": total})
-        Stream[auction bigint, total bigint]
-        """
-        return self._stream._apply(
-            "process_batches",
-            lambda: KeyedBatches(self._keys, function, schema, state=state, kind=kind),
-            Options(uid, name, parallelism),
-            upstream=self._upstream,
-        )
-
-
-def event_time(upstream: Upstream) -> tuple[str, int] | None:
-    """Where the rows have their event time, as operators are told it."""
-    return None if upstream.time is None else (upstream.time.name, upstream.time.offset_us)
 
 
 def checked_aggregates(aggregates: Mapping[str, Aggregate]) -> Mapping[str, Aggregate]:

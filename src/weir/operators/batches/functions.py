@@ -14,9 +14,9 @@ import pyarrow as pa
 from weir.errors import PlanError, WeirError
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.batches.results import BatchKind, Results, check_kind, given
-from weir.operators.functions.interfaces import function_states, state_verdict
+from weir.operators.functions.declared import states_of
 from weir.operators.functions.row_codec import emit
-from weir.operators.functions.stateful import StatefulFunction, state_names
+from weir.operators.functions.stateful import StatefulFunction
 from weir.operators.user_code import operator_label, user_code_error
 from weir.schema import format_schema, parse_schema
 
@@ -31,7 +31,7 @@ class MapBatches(OperatorSpec):
         self.function = function
         self.output = parse_schema(schema)
         self.kind: BatchKind = kind
-        self.declared = function_states(function, "map_batches")
+        self.declared = states_of(function, "map_batches")
 
     def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         return self.output
@@ -41,10 +41,10 @@ class MapBatches(OperatorSpec):
 
     @property
     def states(self) -> tuple[str, ...]:
-        return state_names(self.declared)
+        return self.declared.names
 
     def verdict(self, state: str, stored: pa.Schema) -> str:
-        return state_verdict(self.declared, state, stored)
+        return self.declared.verdict(state, stored)
 
 
 class _MapBatches(Operator):
@@ -57,10 +57,12 @@ class _MapBatches(Operator):
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
         self._results = Results(self._schema, label=operator_label(context))
-        self._stateful.restore(restored)
+        self._stateful.declare()
+        if restored is not None:
+            self._stateful.restore(restored.states, context)
 
     def freeze(self) -> Frozen:
-        return self._stateful.freeze()
+        return Frozen(states=self._stateful.freeze())
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         if not batch.num_rows:

@@ -1,12 +1,13 @@
-"""What operators share that call a function with each row at its key.
+"""What operators share that call a function with each row, most of them at its key.
 
-Comes in: the key columns and the schema of the input. Goes out: a state backend, rows
-with their keys, and snapshots. What happens to a row is up to process.py and reduce.py.
+Comes in: the key columns and the schema of the input, and the function. Goes out: a state
+backend, rows with their keys, and snapshots. What happens to a row is up to rows.py,
+process.py and reduce.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,14 +15,13 @@ import pyarrow as pa
 from weir.errors import PlanError, SchemaError, UserCodeError
 from weir.operators.base import Frozen, OperatorContext, Restored
 from weir.operators.functions.row_codec import Rows
-from weir.operators.functions.rows import RowOperator
+from weir.operators.functions.row_operator import RowOperator
+from weir.operators.functions.stateful import StatefulFunction
 from weir.operators.user_code import user_code_error
 from weir.state.backend import Backend
 from weir.state.backends import make_backend
 from weir.state.declared.cursor import Key
-from weir.state.declared.kinds import OperatorState
 from weir.state.keys.columns import check_key_type
-from weir.state.operator_state import OperatorStates
 
 
 def key_schema_of(keys: Sequence[str], schema: pa.Schema) -> pa.Schema:
@@ -35,19 +35,46 @@ def key_schema_of(keys: Sequence[str], schema: pa.Schema) -> pa.Schema:
     return pa.schema([schema.field(key) for key in keys])
 
 
-class KeyedRowOperator(RowOperator):
+class FunctionOfRows(RowOperator):
+    """A row operator whose function may have states; those of the subtask only, where there is no key."""
+
+    def __init__(self, stateful: StatefulFunction) -> None:
+        self.stateful = stateful
+
+    def open(self, context: OperatorContext, restored: Restored | None) -> None:
+        super().open(context, restored)
+        self.stateful.declare()
+        if restored is not None:
+            self.stateful.restore(restored.states, context)
+
+    def results(self, piece: pa.RecordBatch, rows: Rows) -> list[Any]:
+        """What the function gives for each row."""
+        function = self.stateful.function
+        return [function(row) for row in rows]
+
+    def called(self, piece: pa.RecordBatch, rows: Rows) -> Iterator[Any]:
+        """The same one after the other: a row is the current one until the next is asked for."""
+        function = self.stateful.function
+        for row in rows:
+            yield function(row)
+
+    def freeze(self) -> Frozen:
+        return Frozen(states=self.stateful.freeze())
+
+
+class KeyedRowOperator(FunctionOfRows):
     """A row operator with state by key."""
 
     backend: Backend
     other_states: frozenset[str] = frozenset()
     """States that are restored elsewhere."""
 
-    def __init__(self, key_schema: pa.Schema, operator_states: Mapping[str, OperatorState] | None = None) -> None:
+    def __init__(self, key_schema: pa.Schema, stateful: StatefulFunction) -> None:
+        super().__init__(stateful)
         self._key_schema = key_schema
-        self.operator_states = OperatorStates(operator_states or {})
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
-        super().open(context, restored)
+        self.context = context
         self.backend = make_backend(
             self._key_schema,
             max_parallelism=context.max_parallelism,
@@ -55,26 +82,38 @@ class KeyedRowOperator(RowOperator):
             place=context.place,
         )
         self.piece_rows = max(self.piece_rows, self.backend.keys_at_once)
+        self.stateful.declare(self.backend)
         self.declare()
         if restored is not None:
-            unkeyed = self.operator_states.names
-            others = unkeyed | self.other_states
-            self.operator_states.restore({name: state for name, state in restored.states.items() if name in unkeyed})
-            self.backend.restore({name: state for name, state in restored.states.items() if name not in others})
+            states = {name: state for name, state in restored.states.items() if name not in self.other_states}
+            self.stateful.restore(states, context, self.backend)
 
     def declare(self) -> None:
-        """Declare the states."""
-        raise NotImplementedError
+        """Declare states of the operator's own."""
 
     def keys(self, batch: pa.RecordBatch) -> list[Key]:
         return self.backend.keys([batch.column(name) for name in self._key_schema.names])
+
+    def results(self, piece: pa.RecordBatch, rows: Rows) -> list[Any]:
+        keys, cursor, function = self.keys(piece), self.backend.cursor, self.stateful.call
+        self.backend.begin(keys)
+        results = [function(row) for row, cursor.key in zip(rows, keys)]
+        self.backend.end()
+        return results
+
+    def called(self, piece: pa.RecordBatch, rows: Rows) -> Iterator[Any]:
+        keys, cursor, function = self.keys(piece), self.backend.cursor, self.stateful.call
+        self.backend.begin(keys)
+        for row, cursor.key in zip(rows, keys):
+            yield function(row)
+        self.backend.end()
 
     def failure(self, error: Exception, rows: Rows) -> UserCodeError:
         key: Any = self.backend.shown(self.backend.cursor.key)
         return user_code_error(error, self.context, row=rows.current, key=key)
 
     def freeze(self) -> Frozen:
-        return Frozen(states={**self.backend.freeze(), **self.operator_states.freeze()})
+        return Frozen(states={**self.backend.freeze(), **self.stateful.freeze()})
 
     def close(self) -> None:
         # An operator that failed to open has none.

@@ -10,14 +10,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-import pyarrow as pa
-
 from weir.errors import PlanError
 from weir.operators.functions.context import ProcessContext as ProcessContext
-from weir.state.declared.base import StateDescriptor, unique_names
-from weir.state.declared.kinds import KeyedState, OperatorState
-from weir.state.declared.tables import TableLayout, shape_of
-from weir.state.operator_state import operator_layout
+from weir.operators.functions.declared import FunctionStates, attributes, named_states
+from weir.state.declared.base import StateDescriptor
 from weir.state.timers import TIMERS
 
 
@@ -109,87 +105,24 @@ def has_timers(function: Any) -> bool:
     return isinstance(function, KeyedFunction) and type(function).on_timer is not KeyedFunction.on_timer
 
 
-class States:
-    """The states of a plain process function, as attributes."""
-
-    def __init__(self, handles: Mapping[str, Any]) -> None:
-        self.__dict__.update(handles)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"there is no state {name!r}; declared are: {', '.join(self.__dict__) or 'none'}")
-
-
 def declared_states(
     function: Any,
     state: Mapping[str, StateDescriptor] | None,
     kind: type[KeyedFunction] = ProcessFunction,
-) -> dict[str, StateDescriptor]:
-    """Attribute name to state, of a function object of this kind or, instead of a ProcessFunction, of a plain
-    function's `state`; each with a name of its own."""
+) -> FunctionStates:
+    """What a function object of this kind declares or, instead of a ProcessFunction, a plain function's `state`."""
     if isinstance(function, kind):
         if state:
             raise PlanError(f"process: a {kind.__name__} declares its states as class attributes; leave out state=")
-        found = _attributes(function)
+        named = named_states(attributes(function), "process")
     elif isinstance(function, type) and issubclass(function, KeyedFunction):
         raise PlanError(f"process: pass an instance, {function.__name__}(…), rather than the class")
     elif isinstance(function, KeyedFunction) or kind is not ProcessFunction:
         raise PlanError(f"process: expected a {kind.__name__} here, found {function!r}")
     elif callable(function):
-        found = dict(state or {})
+        named = named_states(state or {}, "process")
     else:
         raise PlanError(f"process: expected a ProcessFunction or a function of (row, state), found {function!r}")
-    for attribute, descriptor in found.items():
-        if not isinstance(descriptor, StateDescriptor):
-            raise PlanError(f"process: state {attribute!r} must be a ValueState or another state, found {descriptor!r}")
-    named = _named(found, "process")
     if has_timers(function) and any(descriptor.name == TIMERS for descriptor in named.values()):
         raise PlanError(f"process: the timers of the function are its state {TIMERS!r}; give yours another name")
-    return named
-
-
-def keyed_states(declared: Mapping[str, StateDescriptor]) -> dict[str, KeyedState]:
-    return {attribute: state for attribute, state in declared.items() if isinstance(state, KeyedState)}
-
-
-def operator_states(declared: Mapping[str, StateDescriptor]) -> dict[str, OperatorState]:
-    return {attribute: state for attribute, state in declared.items() if isinstance(state, OperatorState)}
-
-
-def function_states(function: Any, operator: str) -> dict[str, OperatorState]:
-    """The operator states that a function object declares as class attributes; none for a plain function."""
-    if isinstance(function, type):
-        if any(isinstance(value, StateDescriptor) for kind in function.__mro__ for value in vars(kind).values()):
-            raise PlanError(f"{operator}: pass an instance, {function.__name__}(…), rather than the class")
-        return {}
-    found = _named(_attributes(function), operator)
-    for attribute, state in found.items():
-        if not isinstance(state, OperatorState):
-            raise PlanError(
-                f"{operator}: state {attribute!r} is a {type(state).__name__}, which needs a key: use"
-                " key_by(…).process, or declare an OperatorListState or a BroadcastState"
-            )
-    return operator_states(found)
-
-
-def _named(found: Mapping[str, StateDescriptor], operator: str) -> dict[str, StateDescriptor]:
-    named = {attribute: descriptor.named(attribute) for attribute, descriptor in found.items()}
-    unique_names(named, operator)
-    return named
-
-
-def _attributes(function: Any) -> dict[str, StateDescriptor]:
-    found: dict[str, Any] = {}
-    for scope in (*(vars(kind) for kind in reversed(type(function).__mro__)), getattr(function, "__dict__", {})):
-        # A subclass may put something else in a state's place.
-        found.update((n, value) for n, value in scope.items() if n in found or isinstance(value, StateDescriptor))
-    return {name: value for name, value in found.items() if isinstance(value, StateDescriptor)}
-
-
-def state_verdict(
-    declared: Mapping[str, StateDescriptor], state: str, stored: pa.Schema, *, keys: pa.Schema | None = None
-) -> str:
-    """OperatorSpec.verdict for declared states; `keys`: the key columns of a state table."""
-    descriptor = next(found for found in declared.values() if found.name == state)
-    if isinstance(descriptor, OperatorState):
-        return operator_layout(descriptor).plan(stored)
-    return TableLayout(keys, shape_of(descriptor)).plan(stored)
+    return FunctionStates(named, is_held=isinstance(function, KeyedFunction))

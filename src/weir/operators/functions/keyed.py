@@ -7,7 +7,6 @@ below are the hot path of every row-wise job: they look nothing up and catch not
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -20,13 +19,13 @@ from weir.errors import UserCodeError, WeirError
 from weir.operators.base import Emit, Frozen, OperatorContext, Restored
 from weir.operators.functions.at_key import KeyedRowOperator
 from weir.operators.functions.context import NO_KEY, Moment, ProcessContext, Timers
-from weir.operators.functions.interfaces import KeyedFunction, States, keyed_states, operator_states
+from weir.operators.functions.declared import FunctionStates
+from weir.operators.functions.interfaces import KeyedFunction
 from weir.operators.functions.row_codec import RowReader, Rows, RowWriter, emit, spread
+from weir.operators.functions.stateful import StatefulFunction, States
 from weir.operators.user_code import operator_label, user_code_error
 from weir.snapshot.parts import Progress
 from weir.snapshot.watermarks import END_US
-from weir.state.backend import declare
-from weir.state.declared.base import StateDescriptor
 from weir.state.declared.container_handles import GuardedMap
 from weir.state.declared.cursor import Key
 from weir.state.timers import EVENT, PROCESSING, TIMERS, KeyedTimers, TimeDomain, TimerQueue
@@ -63,7 +62,7 @@ class FunctionPlan:
     inputs: tuple[InputOf, ...]
     key_schema: pa.Schema
     output: pa.Schema
-    declared: Mapping[str, StateDescriptor]
+    declared: FunctionStates
     sides: Mapping[str, pa.Schema]
     has_timers: bool
 
@@ -87,12 +86,10 @@ class FunctionOperator(KeyedRowOperator):
     """One subtask's own copy of a function."""
 
     def __init__(self, plan: FunctionPlan) -> None:
-        super().__init__(plan.key_schema, operator_states(plan.declared))
+        super().__init__(plan.key_schema, StatefulFunction(plan.function, plan.declared))
         self.other_states = frozenset({TIMERS})
         self._plan = plan
-        self._declared = keyed_states(plan.declared)
-        # Subtasks may share one process, and what a function keeps for itself must not be shared.
-        self._function = copy.deepcopy(plan.function) if isinstance(plan.function, KeyedFunction) else plan.function
+        self._function = self.stateful.function
         self._moment = Moment()
         self._timers: KeyedTimers | None = None
         self._side_rows: dict[str, list[Any]] = {tag: [] for tag in plan.sides}
@@ -118,7 +115,7 @@ class FunctionOperator(KeyedRowOperator):
         if isinstance(function, KeyedFunction):
             self._open_function(function, context)
         else:
-            self._given: Any = States(self._handles)
+            self._given: Any = States(self.stateful.handles)
             self._inputs = [_Input(self._plan.inputs[0], function)]
 
     def _restore(self, restored: Restored) -> None:
@@ -141,10 +138,8 @@ class FunctionOperator(KeyedRowOperator):
             context, self.backend.cursor, self._shown, moment=self._moment, timers=timers, sides=self._side_rows
         )
         self._call_timer = function.on_timer
-        for attribute, handle in self._handles.items():
-            setattr(function, attribute, handle)
         if any(i.keys is None for i in self._plan.inputs):
-            self._guarded = [handle for handle in self._handles.values() if isinstance(handle, GuardedMap)]
+            self._guarded = [handle for handle in self.stateful.handles.values() if isinstance(handle, GuardedMap)]
             for guarded in self._guarded:
                 guarded.refusal = READ_ONLY
         try:
@@ -152,10 +147,6 @@ class FunctionOperator(KeyedRowOperator):
         except Exception as error:
             raise user_code_error(error, context, doing="open()") from None
         self._opened = True
-
-    def declare(self) -> None:
-        keyed = {name: declare(self.backend, state) for name, state in self._declared.items()}
-        self._handles = {**keyed, **self.operator_states.handles}
 
     def _shown(self, key: Key) -> Any:
         return None if key is NO_KEY else self.backend.shown(key)

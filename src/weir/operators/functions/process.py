@@ -22,7 +22,6 @@ from weir.operators.functions.interfaces import (
     ProcessFunction,
     declared_states,
     has_timers,
-    state_verdict,
 )
 from weir.operators.functions.keyed import FunctionOperator, FunctionPlan, InputOf
 from weir.schema import format_type, parse_schema
@@ -95,15 +94,14 @@ class FunctionSpec(OperatorSpec):
 
     @property
     def states(self) -> tuple[str, ...]:
-        own = tuple(descriptor.name or "" for descriptor in self.declared.values())
-        return (*own, TIMERS) if self.has_timers else own
+        return (*self.declared.names, TIMERS) if self.has_timers else self.declared.names
 
     def verdict(self, state: str, stored: pa.Schema) -> str:
         if self.key_schema is None:
             raise PlanError("process: its input schema is not known; call schema() before verdict()")
         if self.has_timers and state == TIMERS:
             return timer_verdict(self.key_schema, stored)
-        return state_verdict(self.declared, state, stored, keys=KeyCodec(self.key_schema).schema)
+        return self.declared.verdict(state, stored, KeyCodec(self.key_schema).schema)
 
 
 class ProcessRows(FunctionSpec):

@@ -14,7 +14,9 @@ import pyarrow as pa
 from weir.errors import PlanError, SchemaError
 from weir.operators.base import Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.functions.at_key import KeyedRowOperator, key_schema_of
+from weir.operators.functions.declared import FunctionStates
 from weir.operators.functions.row_codec import RowReader, Rows, RowWriter
+from weir.operators.functions.stateful import StatefulFunction
 from weir.operators.user_code import operator_label
 from weir.state.keys.codec import stored_type
 from weir.state.values.conversion import NotOfType
@@ -55,7 +57,7 @@ class ReduceRows(OperatorSpec):
 
 class _Reduce(KeyedRowOperator):
     def __init__(self, keys: Sequence[str], function: Callable[[Any, Any], Any], schema: pa.Schema) -> None:
-        super().__init__(key_schema_of(keys, schema))
+        super().__init__(key_schema_of(keys, schema), StatefulFunction(function, FunctionStates()))
         self._function = function
         self._schema = schema
         self._reader = RowReader(schema)

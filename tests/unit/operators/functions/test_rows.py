@@ -14,7 +14,8 @@ import pytest
 from tests.unit.operators.running import rows, run
 from weir.errors import DataError, PlanError, SchemaError, UserCodeError
 from weir.operators.functions.row_codec import OUTPUT_ROWS_MAX
-from weir.operators.functions.rows import PIECE_ROWS, FilterRows, FlatMapRows, MapRows
+from weir.operators.functions.row_operator import PIECE_ROWS
+from weir.operators.functions.rows import FilterRows, FlatMapRows, MapRows
 
 BATCH = pa.record_batch({"a": [1, 2, 3], "s": ["x y", "z", None], "my col": [0.5, 1.5, 2.5]})
 UTC = datetime.timezone.utc

@@ -112,7 +112,8 @@ def test_a_function_without_states_is_not_copied_and_freezes_to_nothing() -> Non
     operator = spec.make()
     operator.open(context(), None)
     assert push(operator, 1) == calls == [1]
-    assert spec.states == () and operator.freeze().states == {} and operator._function is plain  # type: ignore[attr-defined]
+    assert spec.states == () and operator.freeze().states == {}
+    assert operator.stateful.function is plain  # type: ignore[attr-defined]
 
 
 def test_keyed_state_where_there_is_no_key_is_refused_when_built() -> None:

@@ -68,3 +68,62 @@ def test_a_crash_at_any_turn_changes_nothing(turn: int) -> None:
     last = facts.sort("n").group_by("key").last().sort("key").select("key", "n", "greatest", "total").rows()
     expected = {key: [n for n in range(COUNT) if n % 7 == key] for key in range(7)}
     assert last == [(key, len(ids), max(ids), sum(ids)) for key, ids in expected.items()]
+
+
+class Totals:
+    total = weir.ValueState("long", default=0)
+    seen = weir.OperatorListState("long")
+
+    def __call__(self, row: Any) -> Any:
+        self.total.value += row.id
+        self.seen.add(row.id)
+        return row.key, row.id, self.total.value
+
+
+class Doubled(Totals):
+    def __call__(self, row: Any) -> Any:
+        yield from [super().__call__(row)] * 2
+
+
+class FirstThree:
+    left = weir.MapState("string", "long", default=3)
+
+    def __call__(self, row: Any) -> bool:
+        self.left["left"] -= 1
+        return self.left["left"] >= 0
+
+
+def last_ids(row: Any, state: Any) -> Any:
+    state.ids.add(row.id)
+    return row.key, row.id, sum(state.ids.get())
+
+
+def keyed_job(backend: Any) -> weir.Environment:
+    settings = weir.Settings(channel_batches_max=1)
+    env = weir.Environment(parallelism=PARALLELISM, settings=settings, backend=backend)
+    rows = env.from_collection([(n, n % 7) for n in range(COUNT)], "id long, key long", uid="rows").rebalance()
+    keyed, totals = rows.key_by("key"), "key long, id long, total long"
+    keyed.map(Totals(), totals, uid="map").print(uid="mapped")
+    keyed.flat_map(Doubled(), totals, uid="flat-map").print(uid="doubled")
+    keyed.map(last_ids, totals, state={"ids": weir.ListState("long")}, uid="plain").print(uid="listed")
+    keyed.filter(FirstThree(), uid="filter").print(uid="first")
+    return env
+
+
+@pytest.mark.parametrize("turn", [4, 9, 16, 25])
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_keyed_row_functions_count_every_row_once(turn: int, backend: str) -> None:
+    result = run_local(keyed_job(backend), crash_at=[turn, turn + 3], checkpoint_every=3, seed=turn)
+    assert result.restarts == 2
+    sums: Counter[int] = Counter()
+    expected = []
+    for n in range(COUNT):
+        sums[n % 7] += n
+        expected.append((n % 7, n, sums[n % 7]))
+    # Rows of a key come in their order, since one reader hands them out.
+    final = {key: total for key, _, total in expected}
+    for uid, times in (("mapped", 1), ("doubled", 2), ("listed", 1)):
+        rows = result[uid].to_pylist()
+        assert sorted(row["id"] for row in rows) == sorted(list(range(COUNT)) * times)
+        assert {key: max(r["total"] for r in rows if r["key"] == key) for key in range(7)} == final
+    assert Counter(result["first"]["key"].to_pylist()) == dict.fromkeys(range(7), 3)
