@@ -24,6 +24,7 @@ from weir.runtime.driver.region import slots_of
 from weir.runtime.driver.sink_desk import SinkDesk
 from weir.runtime.job.finished import HandleOfFinished, is_left_nothing
 from weir.runtime.job.handle import Job
+from weir.runtime.job.memory import check_memory
 from weir.runtime.ports import Opener, Storage
 from weir.runtime.spark.session import check_private, check_slots, embedded_session
 from weir.runtime.storage import layout
@@ -165,6 +166,7 @@ def _validate(plan: Plan, config: JobConfig, sinks: SinkDesk) -> None:
         if isinstance(source := vertex.operators[0].spec, Source):
             source.validate(vertex.operators[0].name)
     sinks.validate(plan)
+    check_memory(plan, config.settings)
     if config.back_to is not None:
         for repeated in sinks.repeated(plan, config.back_to):
             warnings.warn(f"going back to checkpoint {config.back_to} writes again: {repeated}", stacklevel=3)
