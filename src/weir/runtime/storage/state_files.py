@@ -20,6 +20,7 @@ from weir.runtime.storage.local_copies import NO_COPIES
 from weir.snapshot.manifest import Manifest, checksum
 from weir.snapshot.parts import FileRef
 from weir.state.frozen import RestoredPart, RestoredParts, RestoredState
+from weir.state.local_disk import refusal
 from weir.state.operator_state import RestoredOperatorState, redistribution_of
 
 
@@ -103,8 +104,12 @@ class CheckpointFiles:
                 return
             except OSError:
                 pass  # on another disk, or removed just now
-        with open(local_path, "wb") as fetched:
-            fetched.write(self.read(file))
+        content = self.read(file)
+        try:
+            with open(local_path, "wb") as fetched:
+                fetched.write(content)
+        except OSError as error:
+            raise refusal(error, os.path.dirname(local_path), content.size) from error
         if copy is None:
             self._copies.keep_file(file.path, local_path)
 

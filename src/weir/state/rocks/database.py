@@ -22,6 +22,7 @@ from typing import Any
 import rocksdict as rocks
 
 from weir.errors import CorruptCheckpoint
+from weir.state.local_disk import is_full, refusal
 
 DATABASE = "database"
 """The live database's directory, below that of its state."""
@@ -46,6 +47,7 @@ BACKGROUND_JOBS = 2
 POLL_SECONDS = 0.001
 READ_ONLY_FILES_MAX = 64
 FLUSH_PENDING = "rocksdb.num-immutable-mem-table"
+FAILURES = "rocksdb.background-errors"
 
 
 class Memory:
@@ -99,7 +101,12 @@ class Database:
         os.makedirs(directory, exist_ok=True)
         options = memory.options()
         # Given by column family too: else rocksdict takes the ones that it finds on disk, with a cache of their own.
-        self._database = rocks.Rdict(directory, options, column_families={"default": options})
+        try:
+            self._database = rocks.Rdict(directory, options, column_families={"default": options})
+        except Exception as error:
+            if is_full(error):
+                raise refusal(error, directory) from error
+            raise
         self._write_options = rocks.WriteOptions()
         self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
         self._write_options.memtable_insert_hint_per_batch = True
@@ -147,7 +154,10 @@ class Database:
         for key in deletes:
             del batch[key]
         if len(batch):
-            self._database.write(batch, self._write_options)
+            try:
+                self._database.write(batch, self._write_options)
+            except Exception as error:
+                raise refusal(error, self.path) from error
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """All entries whose keys begin so, in their order."""
@@ -167,8 +177,9 @@ class Database:
     def freeze(self, directory: str) -> Links:
         """The database as it is now; its links are made in that directory when the flush is through."""
         self.settle(wait=True)
-        self._database.flush(False)
-        links = Links(self, directory)
+        failures = self.failures
+        self._flush()
+        links = Links(self, directory, failures)
         self._links.append(links)
         return links
 
@@ -192,16 +203,33 @@ class Database:
     def _flushing(self) -> bool:
         return bool(self._database.property_int_value(FLUSH_PENDING))
 
-    def link(self, directory: str) -> None:
-        """Make a directory of links, or OSError."""
+    @property
+    def failures(self) -> int:
+        """How often RocksDB's own threads could not write."""
+        return int(self._database.property_int_value(FAILURES) or 0)
+
+    def link(self, directory: str, failures: int) -> None:
+        """Make a directory of links, or OSError. `failures`: how many there had been when the flush began."""
         if self._closed:
             raise OSError("the database was closed before its state was written")
         while self._flushing:
+            if self.failures > failures:
+                failures = self.failures
+                self._flush(wait=True)  # says why, where it is still so
             time.sleep(POLL_SECONDS)
         try:
             rocks.Checkpoint(self._database).create_checkpoint(directory)
         except Exception as error:
+            if is_full(error):
+                raise refusal(error, self.path) from error
             raise OSError(f"the database {self.path} cannot be frozen: {error}") from error
+
+    def _flush(self, *, wait: bool = False) -> None:
+        """Begin to write what is in memory only."""
+        try:
+            self._database.flush(wait)
+        except Exception as error:
+            raise refusal(error, self.path) from error
 
     def close(self) -> None:
         """May be called again."""
@@ -214,11 +242,12 @@ class Database:
 class Links:
     """A directory of links to the files of a database as it was; made when they are first wanted."""
 
-    def __init__(self, database: Database, directory: str) -> None:
+    def __init__(self, database: Database, directory: str, failures: int) -> None:
         self.directory = directory
         self.is_over = False
         """Made, failed, or no longer wanted: the database may change again."""
         self._database = database
+        self._failures = failures
         self._lock = threading.Lock()
         self._error: OSError | None = None
 
@@ -227,7 +256,7 @@ class Links:
         with self._lock:
             if not self.is_over:
                 try:
-                    self._database.link(self.directory)
+                    self._database.link(self.directory, self._failures)
                 except OSError as error:
                     self._error = error
                 self.is_over = True

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from weir.config import RocksDb
-from weir.errors import ConfigError, CorruptCheckpoint
+from weir.errors import ConfigError, CorruptCheckpoint, StorageFull
 from weir.state.frozen import FrozenState, RestoredState
 from weir.state.place import StatePlace
 from weir.state.rocks.database import DATABASE, Database, Memory
@@ -66,6 +66,8 @@ class RocksStore:
             fetch(whole, self.database.path)
             try:
                 self.database = Database(self.database.path, self._memory)
+            except StorageFull:
+                raise
             except Exception as error:
                 raise CorruptCheckpoint(f"state {name!r}: its files are no database: {error}") from error
             self._stored.base, self._stored.base_sequence = whole.part, self.database.sequence

@@ -17,8 +17,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from weir.config import RocksDb
-from weir.errors import ConfigError, CorruptCheckpoint, StorageFull
+from weir.errors import ConfigError, CorruptCheckpoint
 from weir.state.columns.segments.rows import SegmentLayout, SortedRows
+from weir.state.local_disk import refusal
 from weir.state.place import StatePlace
 
 HELD_SHARE = 0.4
@@ -159,7 +160,7 @@ class Shelf:
         except OSError as error:
             if os.path.exists(path):
                 os.unlink(path)
-            raise self._budget.refusal(error, rows.size_bytes) from error
+            raise refusal(error, os.path.dirname(path), rows.size_bytes) from error
         return _InFile(path, self._layout)
 
 
@@ -214,14 +215,6 @@ class ShelfBudget:
             self._put_into_files()
         if self._resident_bytes > self._resident_bytes_max:
             self._give_back()
-
-    def refusal(self, error: OSError, wanted_bytes: int) -> StorageFull:
-        """What to say when a file could not be written."""
-        free = shutil.disk_usage(self.directory or "").free
-        return StorageFull(
-            f"state of {wanted_bytes:,} bytes cannot be written to the local directory {self.directory}: {error}; "
-            f"{free:,} bytes are free there. Make room, or choose another place with RocksDb(directory=…)"
-        )
 
     def _put_into_files(self) -> None:
         """The largest first, down to half of what may be held: small rows are merged soon."""
