@@ -43,6 +43,8 @@ class Progress:
     """Rows that were left out."""
     wake_ms: float | None = None
     """When something was due by the wall clock."""
+    rows_numbered: int = 0
+    """Where rows are numbered as they come: how many numbers were given."""
 
 
 @dataclass(frozen=True)

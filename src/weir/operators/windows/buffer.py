@@ -1,125 +1,241 @@
-"""Rows that wait for their windows, in the order in which they came.
+"""Rows that wait for their windows, in segments: sorted by key, and by when they came.
 
-Comes in: batches. Goes out: all rows as one batch, with the slot of each row's key; and
-the same as a frozen state. Columns only; knows no windows.
+Comes in: batches. Goes out: the rows of keys, or of stretches of time, in pieces; and all of
+it as a frozen state. New rows lie as they came, until somebody looks for some, or they are
+many: then they are sorted. Columns only; knows no windows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from weir.operators.base import OperatorContext
-from weir.operators.expressions.polars_bridge import in_flight_type
-from weir.state.columns.panes import FrozenPane, FrozenPanes
-from weir.state.frozen import KEY_GROUP_COLUMN, FrozenState
-from weir.state.keys.index import KeyIndex
-from weir.state.keys.xxhash64 import Ints
+from weir.errors import CheckpointError
+from weir.operators.base import OperatorContext, Restored
+from weir.operators.user_code import operator_label
+from weir.operators.windows.kept import BufferLayout
+from weir.operators.windows.pieces import MARK, ORDER, Piece, pieces_by_range, pieces_of_keys
+from weir.snapshot.parts import Progress
+from weir.snapshot.watermarks import END_US, NEVER_US
+from weir.state.columns.segments.lot import Lot
+from weir.state.columns.segments.rows import SegmentLayout, SortedRows, places
+from weir.state.columns.segments.segment import Run, Segment
+from weir.state.columns.segments.shelf import ShelfBudget
+from weir.state.columns.segments.store import SegmentStore
+from weir.state.frozen import FrozenState
+from weir.state.keys.hashing import hash_keys, take_rows
+from weir.state.keys.xxhash64 import Ints, Words
 
-MARK, ORDER = "__mark", "__order"
-"""A number that the operator keeps with each row; and the row's place among the others."""
+HEAD_ROWS_MAX = 131_072
+"""So many rows lie as they came, and are sorted at once, at most."""
 
-_SPARE_KEYS = 8_192
+HEAD_SHARE = 0.25
+"""Of what an operator may hold in memory: for rows as they came."""
 
 
 @dataclass(frozen=True, eq=False)
-class BufferLayout:
-    keys: tuple[str, ...]
-    input_schema: pa.Schema
+class _Fresh:
+    """Rows as they came."""
 
-    @cached_property
-    def key_schema(self) -> pa.Schema:
-        fields = [self.input_schema.field(key) for key in self.keys]
-        return pa.schema([pa.field(field.name, in_flight_type(field.type)) for field in fields])
-
-    @cached_property
-    def stored(self) -> pa.Schema:
-        others = [field for field in self.input_schema if field.name not in self.keys]
-        more = [pa.field(MARK, pa.int64()), pa.field(ORDER, pa.int64())]
-        return pa.schema([pa.field(KEY_GROUP_COLUMN, pa.int32()), *self.key_schema, *others, *more])
-
-    def refusal(self, stored: pa.Schema) -> str | None:
-        try:
-            stored.empty_table().select(self.stored.names).cast(self.stored)
-        except (KeyError, ValueError) as error:
-            return f"it holds {stored.names}, the rows of this window have {self.stored.names}: {error}"
-        return None
+    batch: pa.RecordBatch
+    times: Ints
+    marks: Ints
+    numbers: Ints
 
 
 class RowBuffer:
-    """Rows, the slot of each row's key, and a mark for each."""
+    """The rows of one operator of one subtask."""
 
-    def __init__(self, layout: BufferLayout) -> None:
-        self._layout = layout
-        self.index = KeyIndex(layout.key_schema)
-        self._parts: list[pa.RecordBatch] = []
-        self._slots: list[Ints] = []
-        self._marks: list[Ints] = []
+    def __init__(self, layout: BufferLayout, state: str, context: OperatorContext) -> None:
+        self.layout = layout
+        self._state = state
+        self._context = context
+        self._budget = ShelfBudget(context.place)
+        self._segments = layout.segments(context.max_parallelism)
+        self.store = SegmentStore(self._segments, self._budget, name=state)
+        self._head: list[_Fresh] = []
+        self._head_rows = 0
+        self._head_bytes = 0
+        self._sealed: list[Lot] = []
+        self._changed: list[Segment] = []
+        """Made of rows that were marked, and not merged with others yet."""
+        self._thinned: set[int] = set()
+        """The buckets of which rows were forgotten since they were last merged."""
+        self.numbered = 0
+        """Rows that come have higher numbers than those before."""
 
-    def __len__(self) -> int:
-        return sum(len(slots) for slots in self._slots)
+    def __bool__(self) -> bool:
+        return bool(self._head or self._sealed or len(self.store))
 
-    def add(self, batch: pa.RecordBatch, marks: Ints) -> Ints:
-        """The slots of the rows."""
-        slots = self.index.slots([batch.column(key) for key in self._layout.keys])
-        self._parts.append(batch)
-        self._slots.append(slots)
-        self._marks.append(marks)
-        return slots
+    # --- Rows come ---
 
-    @property
-    def rows(self) -> pa.RecordBatch:
-        self._join()
-        return self._parts[0]
+    def add(self, batch: pa.RecordBatch, times: Ints, marks: Ints | None = None) -> None:
+        """Take rows; `marks`: a number that the operator keeps with each."""
+        count = batch.num_rows
+        marks = np.zeros(count, np.int64) if marks is None else marks
+        self._take(_Fresh(batch, times, marks, np.arange(self.numbered, self.numbered + count)))
+        self.numbered += count
 
-    @property
-    def slots(self) -> Ints:
-        self._join()
-        return self._slots[0]
+    def orders(self, batch: pa.RecordBatch) -> Words:
+        """By which rows are found: each key has one, which seldom is another one's, too."""
+        return places(hash_keys(self.layout.key_columns(batch)), self._context.max_parallelism)
 
-    @property
-    def marks(self) -> npt.NDArray[np.int64]:
-        """May be changed in place."""
-        self._join()
-        return self._marks[0]
+    def times(self, batch: pa.RecordBatch) -> Ints:
+        """The event times of rows; zeros where they have none."""
+        return self.layout.times(batch, self._context)
 
-    def keep(self, rows: Ints, *, forget_keys: bool = True) -> None:
-        """Only these rows, in their order. Slots may change where keys are forgotten."""
-        self._join()
-        taken = self._parts[0].take(pa.array(rows))
-        self._parts, self._slots, self._marks = [taken], [self._slots[0][rows]], [self._marks[0][rows]]
-        if forget_keys and len(self.index) > 2 * len(rows) + _SPARE_KEYS:
-            self.index = KeyIndex(self._layout.key_schema)
-            self._slots = [self.index.slots([taken.column(key) for key in self._layout.keys])]
+    def settle(self) -> None:
+        """Sort what has come, and merge what is due: all rows are in segments of the store."""
+        self._adopt(wait=True)
+        new = [self.store.new(*piece) for piece in self._sorted(self._take_head())]
+        self.store.add(new)
+        self.store.merge([*self._changed, *new])
+        self._changed = []
+        for bucket_us in self._thinned:
+            self.store.rewrite(bucket_us, _is_mostly_gone)
+        self._thinned = set()
 
-    def freeze(self, context: OperatorContext) -> FrozenState:
-        rows = self.rows
-        others = [rows.column(name) for name in rows.schema.names if name not in self._layout.keys]
-        columns = [*others, pa.array(self.marks.copy()), pa.array(np.arange(rows.num_rows))]
-        pane = FrozenPane("rows", self.index.freeze(), columns, numbers=self.slots)
-        return FrozenPanes(self._layout.stored, [pane], context.max_parallelism)
+    # --- Rows are looked at; only once they are settled ---
 
-    def take_over(self, tables: Sequence[pa.Table]) -> None:
-        """Rows of a key are in the order in which they came: a key comes from one of the tables."""
-        stored = pa.concat_tables(
-            [table.select(self._layout.stored.names).cast(self._layout.stored) for table in tables]
-        )
-        stored = stored.take(pa.array(np.argsort(stored.column(ORDER).to_numpy(), kind="stable")))
-        for batch in stored.combine_chunks().to_batches():
-            rows = batch.select(self._layout.input_schema.names).cast(self._layout.input_schema)
-            self.add(rows, np.array(batch.column(MARK).to_numpy()))
+    def all(self) -> Iterator[Piece]:
+        """All rows, by ranges of keys."""
+        return self.between(NEVER_US, END_US)
 
-    def _join(self) -> None:
-        if len(self._parts) == 1:
+    def between(self, first_us: int, last_us: int) -> Iterator[Piece]:
+        """Rows of these times, by ranges of keys; there may be others among them."""
+        return pieces_by_range(self._between(first_us, last_us), self.layout.key_positions)
+
+    def of_keys(self, orders: Words, first_us: int = NEVER_US, last_us: int = END_US) -> Iterator[Piece]:
+        """The same of some keys."""
+        return pieces_of_keys(self._between(first_us, last_us), np.unique(orders), self.layout.key_positions)
+
+    def _between(self, first_us: int, last_us: int) -> list[Segment]:
+        if self.layout.by_time:
+            return list(self.store.between(first_us, last_us))
+        buckets = self.layout.buckets
+        length_us = 0 if buckets is None else buckets.pane_us_max
+        wanted = sorted(b for b in self.store if buckets is None or (b <= last_us and b + length_us > first_us))
+        return [segment for bucket_us in wanted for segment in self.store.at(bucket_us)]
+
+    # --- Rows change, or go ---
+
+    def forget(self, piece: Piece, rows: Ints) -> None:
+        """Nobody needs these rows of a piece any more."""
+        origin, positions = piece.origin[rows], piece.positions[rows]
+        for number, segment in enumerate(piece.segments):
+            found = positions[origin == number]
+            if len(found):
+                self.store.mark(segment, found)
+                self._thinned.add(segment.bucket_us)
+
+    def mark(self, piece: Piece, rows: Ints) -> None:
+        """Set the mark of these rows of a piece to one."""
+        self.forget(piece, rows)
+        taken = take_rows(piece.kept, rows)
+        batch = self.layout.without_numbers(taken)
+        fresh = _Fresh(batch, self.times(batch), np.ones(len(rows), np.int64), taken.column(ORDER).to_numpy())
+        new = [self.store.new(*made) for made in self._sorted([fresh])]
+        self.store.add(new)
+        self._changed += new
+
+    def drop(self, buckets: Sequence[int]) -> None:
+        """Forget buckets as a whole."""
+        for bucket_us in buckets:
+            self.store.drop(bucket_us)
+
+    # --- Snapshots ---
+
+    def freeze(self) -> FrozenState:
+        """All rows as they are now: those that have just come are sorted by whoever writes them."""
+        self._adopt(wait=False)
+        if self._head:
+            self._sealed.append(self.store.seal(partial(_sorted_rows, self.layout, self._segments, self._take_head())))
+        return self.store.freeze()
+
+    def restore(self, restored: Restored) -> None:
+        """Take over what a checkpoint holds."""
+        self.numbered = max((known.rows_numbered for known in restored.all_inline(Progress)), default=0)
+        if self._state not in restored.states or self.store.restore(restored.states[self._state]):
             return
-        empty = pa.RecordBatch.from_arrays(
-            [pa.array([], field.type) for field in self._layout.input_schema], schema=self._layout.input_schema
-        )
-        self._parts = [pa.concat_batches([empty, *self._parts])]
-        self._slots = [np.concatenate([np.empty(0, np.int64), *self._slots])]
-        self._marks = [np.concatenate([np.empty(0, np.int64), *self._marks])]
+        for table in restored.tables(self._state):
+            if refusal := self.layout.refusal(table.schema):
+                raise CheckpointError(
+                    f"{operator_label(self._context)}: the checkpoint's state does not fit: {refusal}"
+                )
+            for stored in table.select(self.layout.stored.names).cast(self.layout.stored).to_batches():
+                self._take_over(stored)
+        self.settle()
+        self.store.settle()
+
+    def _take_over(self, stored: pa.RecordBatch) -> None:
+        schema = self.layout.input_schema
+        batch = stored.select(schema.names).cast(schema)
+        marks, numbers = (np.array(stored.column(name).to_numpy()) for name in (MARK, ORDER))
+        self.numbered = max(self.numbered, 1 + int(numbers.max(initial=-1)))
+        self._take(_Fresh(batch, self.times(batch), marks, numbers))
+
+    # --- Inside ---
+
+    def _take(self, fresh: _Fresh) -> None:
+        self._head.append(fresh)
+        self._head_rows += len(fresh.numbers)
+        self._head_bytes += fresh.batch.nbytes
+        limited = self._budget.directory is not None
+        if self._head_rows >= HEAD_ROWS_MAX or (
+            limited and self._head_bytes > HEAD_SHARE * self._budget.held_bytes_max
+        ):
+            self.settle()
+        elif self._sealed:
+            self._adopt(wait=False)
+
+    def _take_head(self) -> list[_Fresh]:
+        head, self._head, self._head_rows, self._head_bytes = self._head, [], 0, 0
+        return head
+
+    def _adopt(self, *, wait: bool) -> None:
+        if self._sealed:
+            del self._sealed[: len(self.store.adopt(wait=wait))]
+
+    def _sorted(self, head: Sequence[_Fresh]) -> Iterator[tuple[int, SortedRows]]:
+        return _sorted_rows(self.layout, self._segments, head)
+
+
+def _sorted_rows(
+    layout: BufferLayout, segments: SegmentLayout, head: Sequence[_Fresh]
+) -> Iterator[tuple[int, SortedRows]]:
+    """The rows of each bucket. For any thread."""
+    head = [fresh for fresh in head if len(fresh.numbers)]
+    if not head:
+        return
+    marks, numbers, times = (
+        np.concatenate(columns) for columns in zip(*((f.marks, f.numbers, f.times) for f in head), strict=True)
+    )
+    batch = layout.with_numbers(pa.concat_batches([fresh.batch for fresh in head]), marks, numbers)
+    order = places(hash_keys(layout.key_columns(batch)), segments.max_parallelism)
+    sorting_times = times if layout.by_time else numbers
+    for bucket_us, rows in _by_bucket(layout.buckets_of(times)):
+        placed = segments.arranged(order[rows], sorting_times[rows])
+        rows = rows[placed]
+        yield bucket_us, SortedRows(order[rows], sorting_times[rows], take_rows(batch, rows))
+
+
+def _by_bucket(buckets: Ints) -> Iterator[tuple[int, Ints]]:
+    """The numbers of the rows of each bucket, in their order."""
+    if int(buckets.min()) == int(buckets.max()):
+        yield int(buckets[0]), np.arange(len(buckets))
+        return
+    order = np.argsort(buckets, kind="stable")
+    ordered = buckets[order]
+    bounds = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(ordered)]
+    for start, stop in itertools.pairwise(bounds):
+        yield int(ordered[start]), order[start:stop]
+
+
+def _is_mostly_gone(run: Run) -> bool:
+    gone = sum(int(s.marks.bits.sum()) for s in run.segments if s.marks.bits is not None)
+    return 2 * gone > len(run)

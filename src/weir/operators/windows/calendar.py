@@ -98,6 +98,10 @@ class CalendarWindows(TimeWindows):
         # Where clocks are put back, or a zone changes sides of the date line, a stretch is up to a day longer.
         return (self.slide * (31 if self.unit == "month" else 1) + 1) * DAY_US
 
+    @property
+    def span_us(self) -> int:
+        return self.windows_per_pane * self.pane_us_max
+
     def panes(self, times_us: Times) -> Times:
         table = self._around(times_us)
         return table.starts[table.find(times_us)]

@@ -2,7 +2,7 @@
 
 Comes in: rows by key, in the order in which they come. Goes out: what the function makes
 of the last rows of a key, whenever so many more have come. Rows are numbered by key; the
-state is the rows that a later window needs, and how many each key had.
+state is the rows that a later window needs, of which the last tells how many there were.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from weir.errors import CheckpointError
-from weir.operators.aggregates.frames import distinct
 from weir.operators.aggregates.layout import check_same_columns
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.functions.row_codec import emit
-from weir.operators.user_code import operator_label
-from weir.operators.windows.buffer import BufferLayout, RowBuffer
+from weir.operators.windows.buffer import RowBuffer
 from weir.operators.windows.event_time import CountWindows
 from weir.operators.windows.functions import Groups, WindowFunction
+from weir.operators.windows.kept import ALL_TIME, BufferLayout
+from weir.operators.windows.pieces import FIRED_ROWS_MAX, MARK, Piece, expanded, parts_of
+from weir.snapshot.parts import Progress
 from weir.snapshot.watermarks import NEVER_US
-from weir.state.columns.panes import FrozenPane, FrozenPanes
-from weir.state.frozen import KEY_GROUP_COLUMN
-from weir.state.keys.xxhash64 import Ints
+from weir.state.keys.hashing import take_rows
+from weir.state.keys.index import KeyIndex
+from weir.state.keys.xxhash64 import Ints, Words
 
 ROWS, COUNTS = "rows", "counts"
-"""The names of the state tables."""
+"""The names of the state tables. Earlier versions kept in the second how many rows each key had had; the rows tell."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +42,6 @@ class CountedRows(OperatorSpec):
     @cached_property
     def buffer(self) -> BufferLayout:
         return BufferLayout(self.function.keys, self.function.input_schema)
-
-    @cached_property
-    def counted(self) -> pa.Schema:
-        group, count = pa.field(KEY_GROUP_COLUMN, pa.int32()), pa.field("__count", pa.int64())
-        return pa.schema([group, *self.buffer.key_schema, count])
 
     def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         check_same_columns(self.function.input_schema, inputs, "count_window")
@@ -61,9 +56,7 @@ class CountedRows(OperatorSpec):
 
     def verdict(self, state: str, stored: pa.Schema) -> str:
         if state == COUNTS:
-            return (
-                "same" if stored.names == self.counted.names else "its keys are others; give the operator another uid"
-            )
+            return "same"
         return self.buffer.refusal(stored) or ("same" if stored.names == self.buffer.stored.names else "evolved")
 
 
@@ -78,21 +71,9 @@ class CountedRowsOperator(Operator):
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
         self._call = self._spec.function.make(context)
-        self._buffer = RowBuffer(self._spec.buffer)
-        self._counts = np.zeros(1_024, np.int64)
-        if restored is None:
-            return
-        for table in restored.tables(COUNTS):
-            for batch in table.select(self._spec.counted.names).cast(self._spec.counted).to_batches():
-                slots = self._buffer.index.slots(batch.columns[1:-1])
-                self._grow()
-                self._counts[slots] = batch.columns[-1].to_numpy()
-        if tables := list(restored.tables(ROWS)):
-            for table in tables:
-                if refusal := self._spec.buffer.refusal(table.schema):
-                    raise CheckpointError(f"{operator_label(context)}: the checkpoint's state does not fit: {refusal}")
-            self._buffer.take_over(tables)
-            self._grow()
+        self._buffer = RowBuffer(self._spec.buffer, ROWS, context)
+        if restored is not None:
+            self._buffer.restore(restored)
 
     def watermark(self, time_us: int, out: Emit) -> int | None:
         self._watermark_us = time_us
@@ -101,55 +82,70 @@ class CountedRowsOperator(Operator):
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         if not batch.num_rows:
             return
-        numbers = np.empty(batch.num_rows, np.int64)
-        slots = self._buffer.add(batch, numbers)
-        self._grow()
-        order = np.argsort(slots, kind="stable")
-        heads = np.flatnonzero(np.concatenate(([True], slots[order][1:] != slots[order][:-1])))
-        lengths = np.diff(np.append(heads, len(order)))
-        numbers[order] = np.arange(len(order)) - np.repeat(heads, lengths) + self._counts[slots[order]]
-        touched = distinct(slots, len(self._buffer.index))
-        before = self._counts[touched] // self._every
-        np.add.at(self._counts, slots, 1)
-        times = self._counts[touched] // self._every - before
-        if times.any():
-            some = np.flatnonzero(times)
-            self._fire(touched[some], before[some], times[some], out)
+        self._buffer.settle()
+        orders, first = self._buffer.orders(batch), self._buffer.numbered
+        marks = self._numbers(batch, orders)
+        self._buffer.add(batch, self._buffer.times(batch), marks)
+        # The last row of a window has this number.
+        due = np.unique(orders[(marks + 1) % self._every == 0])
+        if len(due):
+            self._buffer.settle()
+            for piece in self._buffer.of_keys(due):
+                self._fire(piece, first, out)
 
     def freeze(self) -> Frozen:
-        index = self._buffer.index
-        counts = FrozenPane("counts", index.freeze(), [pa.array(self._counts[: len(index)].copy())])
-        frozen = FrozenPanes(self._spec.counted, [counts], self._context.max_parallelism)
-        return Frozen(states={ROWS: self._buffer.freeze(self._context), COUNTS: frozen})
+        inline = Progress(self._watermark_us, rows_numbered=self._buffer.numbered)
+        return Frozen(inline, {ROWS: self._buffer.freeze()})
 
-    def _fire(self, keys: Ints, before: Ints, times: Ints, out: Emit) -> None:
-        """`times` windows of each key, behind the `before` that came out earlier."""
-        place = np.full(len(self._buffer.index), -1, np.int64)
-        place[keys] = np.arange(len(keys))
-        of_row = place[self._buffer.slots]
-        rows = np.flatnonzero(of_row >= 0)
-        rows = rows[np.argsort(of_row[rows], kind="stable")]
-        sizes = np.bincount(of_row[rows], minlength=len(keys))
-        heads = np.cumsum(sizes) - sizes
-        first = self._buffer.marks[rows[heads]]  # the rows of a key are numbered without a gap from here on
-        window_key = np.repeat(np.arange(len(keys)), times)
-        nth = np.arange(len(window_key)) - np.repeat(np.cumsum(times) - times, times)
-        stops = (before[window_key] + 1 + nth) * self._every - first[window_key]
+    def _numbers(self, batch: pa.RecordBatch, orders: Words) -> Ints:
+        """The rows' numbers among those of their keys."""
+        index = KeyIndex(pa.schema([batch.schema.field(key) for key in self._spec.buffer.key_positions]))
+        slots = index.slots(self._spec.buffer.key_columns(batch))
+        sorting = np.argsort(slots, kind="stable")
+        heads = np.flatnonzero(np.concatenate(([True], slots[sorting][1:] != slots[sorting][:-1])))
+        lengths = np.diff(np.append(heads, len(sorting)))
+        before = self._counts(index, orders[sorting[heads]])
+        numbers = np.empty(len(slots), np.int64)
+        numbers[sorting] = np.arange(len(slots)) - np.repeat(heads, lengths) + np.repeat(before, lengths)
+        return numbers
+
+    def _counts(self, index: KeyIndex, orders: Words) -> Ints:
+        """How many rows each key had, by slot; `orders` are those of the keys. Of keys of which no row is left it is
+        forgotten: their next window begins with the next row."""
+        counts = np.zeros(len(orders), np.int64)
+        for segment in self._buffer.store.at(ALL_TIME):
+            gone, starts = segment.marks.bits, np.searchsorted(segment.order, orders)
+            which, last = np.arange(len(orders)), np.searchsorted(segment.order, orders, side="right") - 1
+            while len(inside := np.flatnonzero(last >= starts)):
+                which, starts, last = which[inside], starts[inside], last[inside]
+                found = take_rows(segment.batch, last)
+                same = index.slots(self._spec.buffer.key_columns(found)) == which
+                # When the last row of a key was forgotten, all of them were.
+                alive = same if gone is None else same & ~gone[last]
+                marks = found.column(MARK).to_numpy()[alive] + 1
+                counts[which[alive]] = np.maximum(counts[which[alive]], marks)
+                # Where another key has the same order, on to the row before.
+                which, starts, last = which[~same], starts[~same], last[~same] - 1
+        return counts
+
+    def _fire(self, piece: Piece, first: int, out: Emit) -> None:
+        """The windows of a piece that end with rows from number `first` on."""
+        slots, marks, every = piece.slots, piece.marks, self._every
+        heads = np.flatnonzero(np.concatenate(([True], slots[1:] != slots[:-1])))
+        lowest, counts = marks[heads], marks[np.append(heads[1:], len(slots)) - 1] + 1  # there is no gap in between
+        before = (counts - np.add.reduceat(piece.numbers >= first, heads, dtype=np.int64)) // every
+        times = counts // every - before
+        key = np.repeat(np.arange(len(heads)), times)
+        nth = np.arange(len(key)) - np.repeat(np.cumsum(times) - times, times)
+        stops = (before[key] + 1 + nth) * every - lowest[key]
         starts = np.zeros(len(stops), np.int64) if self._size is None else np.maximum(stops - self._size, 0)
-        bounds = np.concatenate(([0], np.cumsum(stops - starts)))
-        at = np.repeat(heads[window_key] + starts - bounds[:-1], stops - starts) + np.arange(bounds[-1])
-        groups = Groups(self._buffer.rows.take(pa.array(rows[at])), bounds, None, None, self._watermark_us)
-        for batch in self._call(groups):
-            emit(batch, out)
+        sizes, rows = stops - starts, piece.rows
+        for some in parts_of(sizes, FIRED_ROWS_MAX):
+            at = expanded(heads[key[some]] + starts[some], sizes[some])
+            bounds = np.concatenate(([0], np.cumsum(sizes[some])))
+            for result in self._call(Groups(take_rows(rows, at), bounds, None, None, self._watermark_us)):
+                emit(result, out)
         if self._size is not None:
-            needed_from = (before + times + 1) * self._every - self._size
-            done = rows[self._buffer.marks[rows] < needed_from[of_row[rows]]]
-            kept = np.ones(len(of_row), np.bool_)
-            kept[done] = False
-            self._buffer.keep(np.flatnonzero(kept), forget_keys=False)
-
-    def _grow(self) -> None:
-        if (count := len(self._buffer.index)) > len(self._counts):
-            grown = np.zeros(2 * count, np.int64)
-            grown[: len(self._counts)] = self._counts
-            self._counts = grown
+            needed_from = np.where(times > 0, (counts // every + 1) * every - self._size, 0)
+            done = np.flatnonzero(marks < np.repeat(needed_from, np.diff(np.append(heads, len(slots)))))
+            self._buffer.forget(piece, done)

@@ -44,6 +44,11 @@ class TimeWindows(ABC):
     def pane_us_max(self) -> int:
         """No pane is longer."""
 
+    @property
+    @abstractmethod
+    def span_us(self) -> int:
+        """No window is longer."""
+
     @abstractmethod
     def panes(self, times_us: Times) -> Times:
         """The start of each row's pane."""
@@ -114,6 +119,10 @@ class AlignedWindows(TimeWindows):
     @property
     def pane_us_max(self) -> int:
         return self.pane_us
+
+    @property
+    def span_us(self) -> int:
+        return self.size_us
 
     @property
     def overlaps(self) -> bool:

@@ -7,33 +7,35 @@ windows there are follows from them, so that sessions need no merging.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from weir.errors import CheckpointError, PlanError
+from weir.errors import PlanError
 from weir.operators.aggregates.layout import check_same_columns
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.functions.row_codec import emit
 from weir.operators.time.watermarks import check_time_column
-from weir.operators.user_code import operator_label, user_code_error
-from weir.operators.windows.buffer import BufferLayout, RowBuffer
-from weir.operators.windows.definition import event_times, shown
+from weir.operators.user_code import user_code_error
+from weir.operators.windows.assigned import Assigned, Mask
+from weir.operators.windows.buffer import RowBuffer
+from weir.operators.windows.definition import shown
 from weir.operators.windows.event_time import GlobalWindows, SessionWindows, TimeWindows
 from weir.operators.windows.functions import Groups, WindowFunction
+from weir.operators.windows.kept import BufferLayout
+from weir.operators.windows.pieces import FIRED_ROWS_MAX, Piece, parts_of
+from weir.operators.windows.scope import SessionScope, TimeScope, scope_of
 from weir.operators.windows.triggers import Cause, Continuous, OnWatermark, Trigger, WindowColumns
 from weir.snapshot.parts import Progress
 from weir.snapshot.watermarks import END_US, NEVER_US
-from weir.state.keys.xxhash64 import Ints
+from weir.state.keys.hashing import take_rows
+from weir.state.keys.xxhash64 import Ints, Words
 
 STATE = "rows"
 """The name of the state table."""
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +52,12 @@ class WindowRows(OperatorSpec):
 
     @cached_property
     def buffer(self) -> BufferLayout:
-        return BufferLayout(self.function.keys, self.function.input_schema)
+        windows, rows = self.windows, (self.function.keys, self.function.input_schema)
+        if isinstance(windows, TimeWindows):
+            return BufferLayout(*rows, self.time, self.time_offset_us, TimeScope.buckets(windows))
+        if isinstance(windows, SessionWindows):
+            return BufferLayout(*rows, self.time, self.time_offset_us, SessionScope.buckets(windows), by_time=True)
+        return BufferLayout(*rows)
 
     @property
     def slides(self) -> bool:
@@ -86,87 +93,78 @@ class WindowRows(OperatorSpec):
         return self.buffer.refusal(stored) or ("same" if stored.names == self.buffer.stored.names else "evolved")
 
 
-@dataclass(frozen=True)
-class _Assigned:
-    """Rows by window: those of window i are rows[bounds[i]:bounds[i + 1]]."""
-
-    rows: Ints
-    bounds: Ints
-    starts: Ints
-    ends: Ints
-
-    @classmethod
-    def of(cls, rows: Ints, changes: Mask, starts: Ints, ends: Ints) -> _Assigned:
-        """`changes`: whether a row is of another window than the one before; starts and ends are by row."""
-        heads = np.flatnonzero(np.concatenate(([True], changes))) if len(rows) else np.empty(0, np.int64)
-        return cls(rows, np.append(heads, len(rows)), starts[heads], ends[heads])
-
-    def counted(self, mask: Mask) -> Ints:
-        """By window: how many of its rows are in a mask over all rows."""
-        sums: Ints = np.concatenate(([0], np.cumsum(mask[self.rows])))
-        return sums[self.bounds[1:]] - sums[self.bounds[:-1]]
-
-    def only(self, chosen: Mask, among: Mask | None = None) -> _Assigned:
-        """These windows; `among`: with these rows only."""
-        of_row = np.repeat(np.arange(len(chosen)), np.diff(self.bounds))
-        kept = chosen[of_row] if among is None else chosen[of_row] & among[self.rows]
-        counts = np.bincount(of_row[kept], minlength=len(chosen))[chosen]
-        bounds = np.concatenate(([0], np.cumsum(counts)))
-        return _Assigned(self.rows[kept], bounds, self.starts[chosen], self.ends[chosen])
-
-
 class WindowRowsOperator(Operator):
-    """Holds rows. The mark of a row is 1 once it was in a window that fired."""
+    """Holds rows. The mark of a row is 1 once it was in a window that fired early."""
 
     def __init__(self, spec: WindowRows) -> None:
         self._spec = spec
         self._trigger = spec.trigger
+        self._is_asked = self._trigger.asks_rows or self._trigger.asks_watermark or self._trigger.every_ms is not None
         self._watermark_us = NEVER_US
         self._flushed = 0
-        """Rows that were there at the last flush."""
+        """Rows with this number, and higher ones, have come since the last flush."""
+        self._late: list[tuple[Words, Ints]] = []
+        """The keys and times of rows that may have come to windows that have fired."""
         self._wake_ms: float | None = None
         self.rows_late = 0
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
         self._call = self._spec.function.make(context)
-        self._buffer = RowBuffer(self._spec.buffer)
+        self._buffer = RowBuffer(self._spec.buffer, STATE, context)
+        self._scope = scope_of(self._spec.windows, self._buffer)
         if restored is None:
             return
         self._watermark_us = restored.watermark_us
         self.rows_late = sum(own.rows_late for own in restored.inline_for(context.index, context.parallelism, Progress))
-        if tables := list(restored.tables(STATE)):
-            for table in tables:
-                if refusal := self._spec.buffer.refusal(table.schema):
-                    raise CheckpointError(f"{operator_label(context)}: the checkpoint's state does not fit: {refusal}")
-            self._buffer.take_over(tables)
-        self._flushed = len(self._buffer)
+        self._buffer.restore(restored)
+        self._flushed = self._buffer.numbered
         # What was due by the wall clock stays due when it was.
         due_ms = [known.wake_ms for known in restored.all_inline(Progress) if known.wake_ms is not None]
-        if self._trigger.every_ms is not None and len(self._buffer):
+        if self._trigger.every_ms is not None and self._buffer:
             self._wake_ms = min(due_ms, default=None)
         self._plan_tick()
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         if not batch.num_rows:
             return
-        before = len(self._buffer)
-        self._buffer.add(batch, np.zeros(batch.num_rows, np.int64))
-        if self._watermark_us > NEVER_US and not isinstance(self._spec.windows, GlobalWindows):
-            self._leave_out(before)
+        times = self._buffer.times(batch)
+        limit_us = self._limit_us(self._watermark_us)
+        over = None if limit_us == NEVER_US else self._scope.over(times, limit_us)
+        if over is not None and not self._scope.forgets_rows:
+            self._leave_out(take_rows(batch, over))
+            rest = np.delete(np.arange(len(times)), over)
+            batch, times, over = take_rows(batch, rest), times[rest], None
+            if not len(rest):
+                return
+        first = self._buffer.numbered
+        self._buffer.add(batch, times)
+        if over is not None:
+            self._leave_out_alone(self._buffer.orders(take_rows(batch, over)), times[over], first)
+        if self._spec.lateness_us and int(times.min()) < self._watermark_us:
+            late = np.flatnonzero(times < self._watermark_us)
+            self._late.append((self._buffer.orders(take_rows(batch, late)), times[late]))
         self._plan_tick()
         if self._trigger.asks_rows:
-            self._ask("rows", out)
+            self._ask("rows", self._scope.of_rows(self._buffer.orders(batch), times), out)
 
     def watermark(self, time_us: int, out: Emit) -> int | None:
         before_us, self._watermark_us = self._watermark_us, max(self._watermark_us, time_us)
-        if len(self._buffer):
-            assigned = self._assigned()
-            due = (assigned.ends > before_us) & (assigned.ends <= self._watermark_us)
-            self._fire(assigned, due, out)
+        now_us = self._watermark_us
+        if self._buffer and now_us > before_us:
+            forgets = self._scope.forgets_rows and not self._spec.lateness_us
+            for piece in self._scope.due(before_us, now_us):
+                assigned = self._scope.assigned(piece, after_us=before_us, until_us=now_us)
+                fired = self._fire(piece, assigned, (assigned.ends > before_us) & (assigned.ends <= now_us), out)
+                if forgets:
+                    self._buffer.forget(piece, assigned.only(assigned.ends <= now_us).rows)
+                elif self._is_asked and not self._spec.slides:  # else a row may be new to another window
+                    self._note(piece, fired)
             if self._trigger.asks_watermark and self._passed(before_us):
-                self._ask("watermark", out)
-            self._drop()
+                self._ask("watermark", self._all(), out)
+            if not forgets:
+                self._scope.expire(self._limit_us(before_us), self._limit_us(now_us))
+            self._flushed = self._buffer.numbered
         return time_us
 
     @property
@@ -175,68 +173,46 @@ class WindowRowsOperator(Operator):
 
     def tick(self, now_ms: float, out: Emit) -> None:
         self._wake_ms = None
-        self._ask("clock", out)
+        self._ask("clock", self._all(), out)
         self._plan_tick()
 
     def flush(self, out: Emit) -> None:
         """Emit again what late rows have changed."""
-        count = len(self._buffer)
-        if count > self._flushed and self._spec.lateness_us and self._watermark_us > NEVER_US:
-            fresh = np.arange(count) >= self._flushed
-            assigned = self._assigned()
-            over = assigned.ends + self._spec.lateness_us <= self._watermark_us  # rows of it may be gone already
-            again = (assigned.ends <= self._watermark_us) & ~over
-            self._fire(assigned, again & (assigned.counted(fresh) > 0), out)
-        self._flushed = count
+        if self._late:
+            orders, times = (np.concatenate(column) for column in zip(*self._late, strict=True))
+            self._late = []
+            for piece in self._scope.of_rows(orders, times):
+                assigned = self._scope.assigned(piece, until_us=self._watermark_us)
+                # Of windows that are over altogether rows may be gone already.
+                again = (assigned.ends <= self._watermark_us) & (assigned.ends > self._limit_us(self._watermark_us))
+                fired = self._fire(piece, assigned, again & (assigned.counted(piece.numbers >= self._flushed) > 0), out)
+                if self._is_asked and not self._spec.slides:
+                    self._note(piece, fired)
+        self._flushed = self._buffer.numbered
 
     def freeze(self) -> Frozen:
-        inline = Progress(self._watermark_us, self.rows_late, self._wake_ms)
-        return Frozen(inline, {STATE: self._buffer.freeze(self._context)})
-
-    # --- Which rows are of which window ---
-
-    @property
-    def _times(self) -> Ints:
-        if self._spec.time is None:
-            return np.zeros(len(self._buffer), np.int64)
-        return event_times(self._buffer.rows, self._spec.time, self._spec.time_offset_us, self._context)
-
-    def _assigned(self) -> _Assigned:
-        """All windows of all rows; within a window rows are in the order in which they came."""
-        windows, slots = self._spec.windows, self._buffer.slots
-        rows: Ints = np.arange(len(slots))
-        if isinstance(windows, GlobalWindows):
-            order = np.argsort(slots, kind="stable")
-            changes = slots[order][1:] != slots[order][:-1]
-            return _Assigned.of(order, changes, np.full(len(rows), NEVER_US), np.full(len(rows), END_US))
-        times = self._times
-        if isinstance(windows, SessionWindows):
-            return _sessions(rows, slots, times, gap_us=windows.gap_us)
-        copies = [
-            (rows[inside], start[inside])
-            for start in windows.each_start(windows.panes(times))
-            if len(inside := np.flatnonzero(times < windows.ends(start)))
-        ]
-        if not copies:
-            return _Assigned.of(rows, np.empty(0, np.bool_), rows, rows)
-        rows, starts = (np.concatenate(column) for column in zip(*copies, strict=True))
-        slots = slots[rows]
-        order = np.lexsort((rows, slots, starts))
-        rows, slots, starts = rows[order], slots[order], starts[order]
-        changes = (slots[1:] != slots[:-1]) | (starts[1:] != starts[:-1])
-        return _Assigned.of(rows, changes, starts, windows.ends(starts))
+        inline = Progress(self._watermark_us, self.rows_late, self._wake_ms, self._buffer.numbered)
+        return Frozen(inline, {STATE: self._buffer.freeze()})
 
     # --- Letting windows out ---
 
-    def _ask(self, cause: Cause, out: Emit) -> None:
-        if not len(self._buffer):
-            return
-        assigned = self._assigned()
-        fresh = self._buffer.marks == 0
+    def _all(self) -> Iterable[Piece]:
+        self._buffer.settle()
+        return self._buffer.all()
+
+    def _ask(self, cause: Cause, pieces: Iterable[Piece], out: Emit) -> None:
+        for piece in pieces:
+            assigned = self._scope.assigned(piece, after_us=self._watermark_us)
+            chosen = self._chosen(assigned, piece.marks == 0, cause)
+            if chosen is not None:
+                self._note(piece, self._fire(piece, assigned, chosen, out))
+
+    def _chosen(self, assigned: Assigned, fresh: Mask, cause: Cause) -> Mask | None:
+        """Which windows the trigger lets out; None: none has new rows."""
         new = assigned.counted(fresh)
         open_ones = np.flatnonzero((new > 0) & (assigned.ends > self._watermark_us))
         if not len(open_ones):
-            return
+            return None
         is_global = isinstance(self._spec.windows, GlobalWindows)
         counts = new if self._trigger.purges else np.diff(assigned.bounds)
         columns = WindowColumns(
@@ -250,28 +226,30 @@ class WindowRowsOperator(Operator):
             chosen[open_ones] = self._trigger.chosen(columns, cause=cause, watermark_us=self._watermark_us)
         except Exception as error:
             raise user_code_error(error, self._context, doing="its trigger") from None
-        self._fire(assigned, chosen, out)
-        if self._spec.slides:
-            self._buffer.marks[assigned.only(chosen).rows] = 1
-        if self._trigger.purges and is_global:
-            self._buffer.keep(np.flatnonzero(self._buffer.marks == 0))
+        return chosen
 
     def _passed(self, before_us: int) -> bool:
         """Whether event time has passed a multiple of the trigger's interval."""
         every_us = self._trigger.every_us
         return not every_us or NEVER_US // every_us < before_us // every_us < self._watermark_us // every_us
 
-    def _fire(self, assigned: _Assigned, chosen: Mask, out: Emit) -> None:
+    def _fire(self, piece: Piece, assigned: Assigned, chosen: Mask, out: Emit) -> Ints:
+        """Let windows out; returns the rows of them."""
         among = None
         if self._trigger.purges:
-            among = self._buffer.marks == 0
+            among = piece.marks == 0
             chosen = chosen & (assigned.counted(among) > 0)
-        if not chosen.any():
-            return
         fired = assigned.only(chosen, among)
+        rows = piece.rows
+        for some in parts_of(np.diff(fired.bounds), FIRED_ROWS_MAX):
+            self._let_out(rows, fired.between(some.start, some.stop), out)
+        return fired.rows
+
+    def _let_out(self, rows: pa.RecordBatch, fired: Assigned, out: Emit) -> None:
         timed = not isinstance(self._spec.windows, GlobalWindows)
+        is_whole = len(fired.rows) == rows.num_rows and bool((fired.rows[1:] > fired.rows[:-1]).all())
         groups = Groups(
-            self._buffer.rows.take(pa.array(fired.rows)),
+            rows if is_whole else take_rows(rows, fired.rows),
             fired.bounds,
             fired.starts if timed else None,
             fired.ends if timed else None,
@@ -279,50 +257,40 @@ class WindowRowsOperator(Operator):
         )
         for batch in self._call(groups):
             emit(batch, out)
-        if not self._spec.slides:  # else a row may be new to another window
-            self._buffer.marks[fired.rows] = 1
 
-    def _drop(self) -> None:
-        """Rows that no window needs any more."""
-        limit_us = self._watermark_us - self._spec.lateness_us
-        assigned = self._assigned()
-        needed = np.zeros(len(self._buffer), np.bool_)
-        needed[assigned.only(assigned.ends > limit_us).rows] = True
-        if not needed.all():
-            self._buffer.keep(np.flatnonzero(needed))
-        self._flushed = len(self._buffer)
+    def _note(self, piece: Piece, fired: Ints) -> None:
+        """These rows have come out."""
+        if self._trigger.purges:
+            self._buffer.forget(piece, fired)
+        else:
+            fresh = np.unique(fired)
+            fresh = fresh[piece.marks[fresh] == 0]
+            if len(fresh):
+                self._buffer.mark(piece, fresh)
 
-    def _leave_out(self, before: int) -> None:
-        """Of the rows from `before` on, those that are only in windows that are over."""
-        limit_us = self._watermark_us - self._spec.lateness_us
-        if int(self._times[before:].min()) > self._watermark_us:
-            return
-        assigned = self._assigned()
-        needed = np.zeros(len(self._buffer), np.bool_)
-        needed[assigned.only(assigned.ends > limit_us).rows] = True
-        late = np.flatnonzero(~needed)
-        if not len(late):
-            return
-        self.rows_late += len(late)
+    # --- Rows that come late ---
+
+    def _limit_us(self, watermark_us: int) -> int:
+        """Windows that end by then are over."""
+        return watermark_us if watermark_us in (NEVER_US, END_US) else watermark_us - self._spec.lateness_us
+
+    def _leave_out_alone(self, orders: Words, times: Ints, first: int) -> None:
+        """Of the rows from number `first` on, leave out those that others have not kept in a window."""
+        limit_us = self._limit_us(self._watermark_us)
+        for piece in self._scope.of_rows(orders, times):
+            assigned = self._scope.assigned(piece)
+            late = piece.numbers >= first
+            late[assigned.only(assigned.ends > limit_us).rows] = False
+            rows = np.flatnonzero(late)
+            if len(rows):
+                self._buffer.forget(piece, rows)
+                self._leave_out(take_rows(piece.rows, rows[np.argsort(piece.numbers[rows])]))
+
+    def _leave_out(self, rows: pa.RecordBatch) -> None:
+        self.rows_late += rows.num_rows
         if self._spec.late is not None and (side := self.sides.get(self._spec.late)) is not None:
-            names = shown(self._spec.function.input_schema).names
-            side(self._buffer.rows.take(pa.array(late)).select(names))
-        self._buffer.keep(np.flatnonzero(needed))
+            side(rows.select(shown(self._spec.function.input_schema).names))
 
     def _plan_tick(self) -> None:
-        if self._trigger.every_ms is not None and self._wake_ms is None and len(self._buffer):
+        if self._trigger.every_ms is not None and self._wake_ms is None and self._buffer:
             self._wake_ms = self._context.place.now_ms() + self._trigger.every_ms
-
-
-def _sessions(rows: Ints, slots: Ints, times: Ints, *, gap_us: int) -> _Assigned:
-    order = np.lexsort((times, slots))
-    sorted_slots, sorted_times = slots[order], times[order]
-    cuts = (sorted_slots[1:] != sorted_slots[:-1]) | (sorted_times[1:] - sorted_times[:-1] >= gap_us)
-    groups = np.zeros(len(rows), np.int64)
-    np.cumsum(cuts, out=groups[1:])
-    heads = np.flatnonzero(np.concatenate(([True], cuts)))
-    tails = np.append(heads[1:], len(rows)) - 1
-    starts, ends = sorted_times[heads], sorted_times[tails] + gap_us
-    again = np.lexsort((order, groups))
-    groups = groups[again]
-    return _Assigned.of(order[again], groups[1:] != groups[:-1], starts[groups], ends[groups])

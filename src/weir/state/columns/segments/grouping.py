@@ -44,7 +44,7 @@ def grouped(rows: SortedRows, keys: Sequence[str]) -> EqualRows | None:
     if not len(at):
         return None
     columns = [rows.batch.column(key) for key in keys]
-    if not np.logical_and.reduce([_equal(column, at, at + 1) for column in columns]).all():
+    if not np.logical_and.reduce([equal_at(column, at, at + 1) for column in columns]).all():
         # Another key has the same hash.
         numbers = KeyIndex(pa.schema([(key, plain_type(c.type)) for key, c in zip(keys, columns)])).slots(columns)
         apart = np.lexsort((numbers, rows.times, rows.order))
@@ -130,7 +130,7 @@ def _same_places(rows: SortedRows) -> Mask:
     return same
 
 
-def _equal(column: pa.Array, rows: Ints, others: Ints) -> Mask:
+def equal_at(column: pa.Array, rows: Ints, others: Ints) -> Mask:
     """Whether these rows of a key column have the same key as those, as `KeyIndex` sees it."""
     column = without_views(column.dictionary_decode() if pa.types.is_dictionary(column.type) else column)
     arrays = [column.take(pa.array(which)) for which in (rows, others)]

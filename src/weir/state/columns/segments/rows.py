@@ -140,7 +140,9 @@ class SegmentLayout:
             columns[self.time] = pa.array(rows.times)
         if self.mark is not None:
             columns[self.mark] = pa.array(np.zeros(len(rows), np.bool_) if marks is None else marks)
-        return pa.Table.from_arrays([columns[name] for name in self.table.names], schema=self.table)
+        arrays = [columns[field.name] for field in self.table]
+        arrays = [a if a.type == f.type else a.cast(f.type) for a, f in zip(arrays, self.table)]
+        return pa.Table.from_arrays(arrays, schema=self.table)
 
 
 def rows_in_file(batch: pa.RecordBatch, schema: pa.Schema | None = None) -> SortedRows:
