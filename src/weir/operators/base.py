@@ -50,6 +50,8 @@ class OperatorContext:
     """Makes calls of async functions, for operators that need some."""
     settings: Settings = field(default_factory=Settings)
     """Of the job."""
+    may_drop_state: bool = False
+    """Whether the user wants it dropped what a checkpoint holds and nobody declares."""
 
     @property
     def key_groups(self) -> range:
@@ -238,6 +240,11 @@ class OperatorSpec(ABC):
     def states(self) -> tuple[str, ...]:
         """The names of the state tables that its instances freeze and restore."""
         return ()
+
+    @property
+    def declares_in_open(self) -> bool:
+        """Whether its instances may declare more states when they are opened, which nobody knows before."""
+        return False
 
     def verdict(self, state: str, stored: pa.Schema) -> str:
         """What becomes of one of its states that a checkpoint holds in tables of this schema: "same", "evolved" or

@@ -47,6 +47,11 @@ class OperatorStates:
     def names(self) -> frozenset[str]:
         return frozenset(self._states)
 
+    def add(self, state: OperatorState) -> CellList | CellMap:
+        """One more, with a name; its handle."""
+        made = self._states[state.name or ""] = _Declared(state)
+        return made.handle
+
     def freeze(self) -> dict[str, FrozenState]:
         """Every state as it is now, by name."""
         return {name: state.freeze() for name, state in self._states.items()}

@@ -15,6 +15,7 @@ from weir.errors import PlanError, WeirError
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.batches.results import BatchKind, Results, check_kind, given
 from weir.operators.functions.declared import states_of
+from weir.operators.functions.opening import FunctionContext
 from weir.operators.functions.row_codec import emit
 from weir.operators.functions.stateful import StatefulFunction
 from weir.operators.user_code import operator_label, user_code_error
@@ -43,6 +44,10 @@ class MapBatches(OperatorSpec):
     def states(self) -> tuple[str, ...]:
         return self.declared.names
 
+    @property
+    def declares_in_open(self) -> bool:
+        return self.declared.opens
+
     def verdict(self, state: str, stored: pa.Schema) -> str:
         return self.declared.verdict(state, stored)
 
@@ -57,12 +62,14 @@ class _MapBatches(Operator):
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
         self._results = Results(self._schema, label=operator_label(context))
-        self._stateful.declare()
-        if restored is not None:
-            self._stateful.restore(restored.states, context)
+        self._stateful.attach(context, {} if restored is None else restored.states)
+        self._stateful.open(FunctionContext(context, self._stateful.state))
 
     def freeze(self) -> Frozen:
         return Frozen(states=self._stateful.freeze())
+
+    def close(self) -> None:
+        self._stateful.close()
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         if not batch.num_rows:

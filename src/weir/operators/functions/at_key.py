@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from weir.errors import PlanError, SchemaError, UserCodeError
 from weir.operators.base import Frozen, OperatorContext, Restored
+from weir.operators.functions.opening import FunctionContext
 from weir.operators.functions.row_codec import Rows
 from weir.operators.functions.row_operator import RowOperator
 from weir.operators.functions.stateful import StatefulFunction
@@ -43,9 +44,8 @@ class FunctionOfRows(RowOperator):
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         super().open(context, restored)
-        self.stateful.declare()
-        if restored is not None:
-            self.stateful.restore(restored.states, context)
+        self.stateful.attach(context, {} if restored is None else restored.states)
+        self.stateful.open(FunctionContext(context, self.stateful.state))
 
     def results(self, piece: pa.RecordBatch, rows: Rows) -> list[Any]:
         """What the function gives for each row."""
@@ -61,11 +61,16 @@ class FunctionOfRows(RowOperator):
     def freeze(self) -> Frozen:
         return Frozen(states=self.stateful.freeze())
 
+    def close(self) -> None:
+        self.stateful.close()
+
 
 class KeyedRowOperator(FunctionOfRows):
     """A row operator with state by key."""
 
     backend: Backend
+    own_states: frozenset[str] = frozenset()
+    """Those that the operator itself keeps in the backend."""
     other_states: frozenset[str] = frozenset()
     """States that are restored elsewhere."""
 
@@ -82,14 +87,18 @@ class KeyedRowOperator(FunctionOfRows):
             place=context.place,
         )
         self.piece_rows = max(self.piece_rows, self.backend.keys_at_once)
-        self.stateful.declare(self.backend)
         self.declare()
-        if restored is not None:
-            states = {name: state for name, state in restored.states.items() if name not in self.other_states}
-            self.stateful.restore(states, context, self.backend)
+        held = {} if restored is None else restored.states
+        self.backend.restore({name: state for name, state in held.items() if name in self.own_states})
+        others = self.own_states | self.other_states
+        self.stateful.attach(context, {name: state for name, state in held.items() if name not in others}, self.backend)
+        self.open_function()
 
     def declare(self) -> None:
-        """Declare states of the operator's own."""
+        """Declare `own_states`."""
+
+    def open_function(self) -> None:
+        self.stateful.open(FunctionContext(self.context, self.stateful.state))
 
     def keys(self, batch: pa.RecordBatch) -> list[Key]:
         return self.backend.keys([batch.column(name) for name in self._key_schema.names])
@@ -116,6 +125,9 @@ class KeyedRowOperator(FunctionOfRows):
         return Frozen(states={**self.backend.freeze(), **self.stateful.freeze()})
 
     def close(self) -> None:
-        # An operator that failed to open has none.
-        if hasattr(self, "backend"):
-            self.backend.close()
+        try:
+            super().close()
+        finally:
+            # An operator that failed to open has none.
+            if hasattr(self, "backend"):
+                self.backend.close()

@@ -16,9 +16,11 @@ import pyarrow as pa
 from weir.config import Duration, duration_ms
 from weir.errors import DataError
 from weir.operators.base import OperatorContext
+from weir.operators.functions.opening import FunctionContext
 from weir.operators.functions.row_codec import Rows
 from weir.operators.time.watermarks import as_us
 from weir.snapshot.watermarks import END_US, NEVER_US
+from weir.state.declared.base import StateDescriptor
 from weir.state.declared.cursor import Key, KeyCursor
 from weir.state.timers import EVENT, PROCESSING, KeyedTimers, TimeDomain
 
@@ -142,14 +144,15 @@ def _to_us(time: datetime | int) -> int:
     raise DataError(f"a timer needs a datetime, or whole microseconds since 1970; found {time!r}")
 
 
-class ProcessContext:
+class ProcessContext(FunctionContext):
     """Where a process function stands."""
 
-    __slots__ = ("_cursor", "_moment", "_now_ms", "_shown", "_sides", "index", "name", "parallelism", "timers", "uid")
+    __slots__ = ("_cursor", "_moment", "_now_ms", "_shown", "_sides", "timers")
 
     def __init__(
         self,
         context: OperatorContext,
+        declare: Callable[[str, StateDescriptor], Any],
         cursor: KeyCursor,
         shown: Callable[[Key], Any],
         *,
@@ -157,11 +160,7 @@ class ProcessContext:
         timers: Timers,
         sides: Mapping[str, list[Any]],
     ) -> None:
-        self.uid = context.uid
-        self.name = context.name
-        self.index = context.index
-        """Which of the `parallelism` subtasks of the operator this is, from 0."""
-        self.parallelism = context.parallelism
+        super().__init__(context, declare)
         self.timers = timers
         self._cursor = cursor
         self._shown = shown

@@ -6,49 +6,75 @@ names, and verdicts. Mistakes are told here, when the job is written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from weir.errors import PlanError
+from weir.operators.functions.hooks import STATE as HOOK_STATE
+from weir.operators.functions.hooks import Hooks, hooks_of
 from weir.state.declared.base import StateDescriptor, unique_names
 from weir.state.declared.kinds import KeyedState, OperatorState
 from weir.state.declared.tables import TableLayout, shape_of
 from weir.state.operator_state import operator_layout
+from weir.state.values.evolution import SAME
 
 
 @dataclass(frozen=True)
 class FunctionStates:
-    """What one function declares. `declared`: attribute to state, each with a name of its own."""
+    """What one function keeps. `declared`: attribute to state, each with a name of its own."""
 
     declared: Mapping[str, StateDescriptor] = field(default_factory=dict)
     is_held: bool = False
     """By the function object itself, as attributes; otherwise they are given to it with each row."""
+    opens: bool = False
+    """Whether it has an open(context) of its own, where it may declare more."""
+    closes: bool = False
+    hooks: Hooks | None = None
+    reserved: frozenset[str] = frozenset()
+    """Names of states that the operator has of its own."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(state.name or "" for state in self.declared.values())
+        """Of all states that are known before `open`."""
+        own = tuple(state.name or "" for state in self.declared.values())
+        return own if self.hooks is None else (*own, HOOK_STATE)
 
     @property
     def is_given(self) -> bool:
         """Whether the function is called with its states as a second argument."""
         return bool(self.declared) and not self.is_held
 
+    @property
+    def is_own(self) -> bool:
+        """Whether each subtask needs a copy of the function."""
+        return self.is_held or self.opens or self.closes or self.hooks is not None
+
     def verdict(self, state: str, stored: pa.Schema, keys: pa.Schema | None = None) -> str:
         """As OperatorSpec.verdict; `keys`: the key columns of a state table."""
-        descriptor = next(found for found in self.declared.values() if found.name == state)
+        if self.hooks is not None and state == HOOK_STATE:
+            return self.hooks.plan(stored)
+        descriptor = next((found for found in self.declared.values() if found.name == state), None)
+        if descriptor is None and self.opens:
+            return SAME  # For open() to declare; whether it fits is seen there.
+        assert descriptor is not None
         if isinstance(descriptor, OperatorState):
             return operator_layout(descriptor).plan(stored)
         return TableLayout(keys, shape_of(descriptor)).plan(stored)
 
 
 def states_of(
-    function: Any, operator: str, state: Mapping[str, StateDescriptor] | None = None, *, keyed: bool = False
+    function: Any,
+    operator: str,
+    state: Mapping[str, StateDescriptor] | None = None,
+    *,
+    keyed: bool = False,
+    reserved: Collection[str] = (),
 ) -> FunctionStates:
     """What a function declares: as class attributes of its object or, of a plain function, in `state`. `keyed`: whether
-    there is a key, so that states may be by key."""
+    there is a key, so that states may be by key. `reserved`: names that the operator needs itself."""
     if isinstance(function, type):
         if attributes_of_class(function):
             raise PlanError(f"{operator}: pass an instance, {function.__name__}(…), rather than the class")
@@ -63,7 +89,38 @@ def states_of(
                 f"{operator}: state {attribute!r} is a {type(descriptor).__name__}, which needs a key: use"
                 f" key_by(…).{operator}, or declare an OperatorListState or a BroadcastState"
             )
-    return FunctionStates(named, is_held=bool(found))
+    return kept_by(function, named, operator, is_held=bool(found), reserved=reserved)
+
+
+def kept_by(
+    function: Any,
+    named: Mapping[str, StateDescriptor],
+    operator: str,
+    *,
+    is_held: bool,
+    base: type | None = None,
+    reserved: Collection[str] = (),
+) -> FunctionStates:
+    """All that a function keeps. `base`: the class whose `open` and `close` do nothing."""
+    hooks = hooks_of(function, operator)
+    for taken in (*reserved, *(() if hooks is None else (HOOK_STATE,))):
+        if any(descriptor.name == taken for descriptor in named.values()):
+            raise PlanError(
+                f"{operator}: {taken!r} is what the operator calls a state of its own; give yours another name"
+            )
+    return FunctionStates(
+        named,
+        is_held=is_held,
+        opens=_has(function, "open", base),
+        closes=_has(function, "close", base),
+        hooks=hooks,
+        reserved=frozenset({*reserved, HOOK_STATE}),
+    )
+
+
+def _has(function: Any, method: str, base: type | None) -> bool:
+    found = getattr(type(function), method, None)
+    return callable(found) and not isinstance(function, type) and found is not getattr(base, method, None)
 
 
 def named_states(found: Mapping[str, Any], operator: str) -> dict[str, StateDescriptor]:

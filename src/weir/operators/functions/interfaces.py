@@ -12,7 +12,7 @@ from typing import Any
 
 from weir.errors import PlanError
 from weir.operators.functions.context import ProcessContext as ProcessContext
-from weir.operators.functions.declared import FunctionStates, attributes, named_states
+from weir.operators.functions.declared import FunctionStates, attributes, kept_by, named_states
 from weir.state.declared.base import StateDescriptor
 from weir.state.timers import TIMERS
 
@@ -21,7 +21,8 @@ class KeyedFunction:
     """What all functions with state by key have in common."""
 
     def open(self, context: ProcessContext) -> None:
-        """Get ready, before the first row and after each restart. There is no key yet."""
+        """Get ready, before the first row and after each restart. There is no key yet. More states may be declared:
+        `self.total = context.state("total", weir.ValueState("long"))`."""
 
     def on_timer(self, time: datetime, context: ProcessContext) -> Any:
         """A timer of a key is due, which `context.timers` has set: `context.key` and the states are those of the key.
@@ -123,6 +124,6 @@ def declared_states(
         named = named_states(state or {}, "process")
     else:
         raise PlanError(f"process: expected a ProcessFunction or a function of (row, state), found {function!r}")
-    if has_timers(function) and any(descriptor.name == TIMERS for descriptor in named.values()):
-        raise PlanError(f"process: the timers of the function are its state {TIMERS!r}; give yours another name")
-    return FunctionStates(named, is_held=isinstance(function, KeyedFunction))
+    is_held = isinstance(function, KeyedFunction)
+    reserved = (TIMERS,) if has_timers(function) else ()
+    return kept_by(function, named, "process", is_held=is_held, base=KeyedFunction, reserved=reserved)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from weir.errors import UserCodeError, WeirError
+from weir.errors import UserCodeError
 from weir.operators.base import Emit, Frozen, OperatorContext, Restored
 from weir.operators.functions.at_key import KeyedRowOperator
 from weir.operators.functions.context import NO_KEY, Moment, ProcessContext, Timers
@@ -135,18 +135,24 @@ class FunctionOperator(KeyedRowOperator):
             self._timers, self.backend.cursor, moment=self._moment, now_ms=context.place.now_ms, refusal=refusal
         )
         self._given = ProcessContext(
-            context, self.backend.cursor, self._shown, moment=self._moment, timers=timers, sides=self._side_rows
+            context,
+            self.stateful.state,
+            self.backend.cursor,
+            self._shown,
+            moment=self._moment,
+            timers=timers,
+            sides=self._side_rows,
         )
         self._call_timer = function.on_timer
         if any(i.keys is None for i in self._plan.inputs):
             self._guarded = [handle for handle in self.stateful.handles.values() if isinstance(handle, GuardedMap)]
             for guarded in self._guarded:
                 guarded.refusal = READ_ONLY
-        try:
-            function.open(self._given)
-        except Exception as error:
-            raise user_code_error(error, context, doing="open()") from None
+        self.stateful.open(self._given)
         self._opened = True
+
+    def open_function(self) -> None:
+        """Once all is ready that it is given."""
 
     def _shown(self, key: Key) -> Any:
         return None if key is NO_KEY else self.backend.shown(key)
@@ -319,15 +325,3 @@ class FunctionOperator(KeyedRowOperator):
         if self._timers is None:
             return replace(frozen, inline=inline)
         return Frozen(inline, {**frozen.states, TIMERS: self._timers.freeze()})
-
-    def close(self) -> None:
-        function = self._function
-        try:
-            if self._opened and isinstance(function, KeyedFunction):
-                function.close()
-        except WeirError:
-            raise
-        except Exception as error:
-            raise user_code_error(error, self.context, doing="close()") from None
-        finally:
-            super().close()

@@ -96,6 +96,10 @@ class FunctionSpec(OperatorSpec):
     def states(self) -> tuple[str, ...]:
         return (*self.declared.names, TIMERS) if self.has_timers else self.declared.names
 
+    @property
+    def declares_in_open(self) -> bool:
+        return self.declared.opens
+
     def verdict(self, state: str, stored: pa.Schema) -> str:
         if self.key_schema is None:
             raise PlanError("process: its input schema is not known; call schema() before verdict()")

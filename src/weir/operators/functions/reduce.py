@@ -56,6 +56,8 @@ class ReduceRows(OperatorSpec):
 
 
 class _Reduce(KeyedRowOperator):
+    own_states = frozenset({STATE_NAME})
+
     def __init__(self, keys: Sequence[str], function: Callable[[Any, Any], Any], schema: pa.Schema) -> None:
         super().__init__(key_schema_of(keys, schema), StatefulFunction(function, FunctionStates()))
         self._function = function

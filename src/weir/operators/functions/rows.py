@@ -64,6 +64,10 @@ class RowFunctionSpec(OperatorSpec):
     def states(self) -> tuple[str, ...]:
         return self.declared.names
 
+    @property
+    def declares_in_open(self) -> bool:
+        return self.declared.opens
+
     def verdict(self, state: str, stored: pa.Schema) -> str:
         keys = None if self.key_schema is None else KeyCodec(self.key_schema).schema
         return self.declared.verdict(state, stored, keys)

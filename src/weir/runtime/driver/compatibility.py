@@ -36,6 +36,7 @@ POSITION, PENDING = "(position)", "(pending epochs)"
 """Instead of a state: what lies beside the states."""
 
 NO_OPERATOR = "there is no operator with this uid"
+LEFT_TO_OPEN = "if the function's open() declares it; tasks refuse it otherwise"
 
 
 class Fate(Enum):
@@ -114,17 +115,30 @@ def _beside_states(uid: Uid, snapshot: OperatorSnapshot, operator: PlannedOperat
 def _held_states(
     uid: Uid, snapshot: OperatorSnapshot, operator: PlannedOperator | None, stored: Stored, *, names_only: bool
 ) -> Iterator[Finding]:
-    for state in sorted(_states(snapshot)):
+    held = _states(snapshot)
+    new = [] if operator is None else sorted(set(_declared(operator)) - held)
+    for state in sorted(held):
         if operator is None:
             yield Finding(uid, state, Fate.DROPPED, NO_OPERATOR)
+        elif isinstance(operator.spec, OperatorSpec) and _is_left_to_open(operator.spec, state):
+            yield Finding(uid, state, Fate.RESTORED, LEFT_TO_OPEN)
         elif not isinstance(operator.spec, OperatorSpec) or state not in operator.spec.states:
-            yield Finding(uid, state, Fate.DROPPED, "the operator does not declare it any more")
+            yield Finding(uid, state, Fate.DROPPED, "the operator does not declare it any more" + _renamed(state, new))
         else:
             verdict = SAME if names_only else operator.spec.verdict(state, stored(snapshot, state))
             fate = _FATES.get(verdict, Fate.REFUSED)
             yield Finding(uid, state, fate, verdict if fate is Fate.REFUSED else "")
             if fate is not Fate.REFUSED:
                 yield from _lost_values(uid, snapshot, state, operator.spec, stored)
+
+
+def _renamed(state: str, new: Sequence[str]) -> str:
+    """What to do if one of the new states is this one under another name."""
+    return f"; if it is now called {' or '.join(map(repr, new))}, declare that with name={state!r}" if new else ""
+
+
+def _is_left_to_open(spec: OperatorSpec, state: str) -> bool:
+    return spec.declares_in_open and state not in spec.states
 
 
 def _lost_values(

@@ -95,6 +95,7 @@ class SparkCluster:
             control_address=self._control.address,
             lines=self._lines.tasks,
             storage_uri=self._storage_uri,
+            may_drop_state=self._config.allow_dropped_state,
         )
         stage = BarrierStage(
             self._session,

@@ -66,6 +66,7 @@ class TaskSpec:
     lines: Lines
     storage_uri: str | None = field(repr=False)
     """Where checkpoints of this lineage lie; None: in the driver's memory."""
+    may_drop_state: bool = False
 
 
 def run_task(spec: TaskSpec, task: TaskIndex, host: str, deaths: tuple[WorkerDeath, ...] = ()) -> None:
@@ -134,7 +135,16 @@ class _Task:
             return
         storage = self._storage()
         self._transport.connect(order.addresses)
-        config = WorkerConfig(spec.job, spec.plan, self._task, spec.attempt, spec.mode, spec.settings, spec.lineage)
+        config = WorkerConfig(
+            spec.job,
+            spec.plan,
+            self._task,
+            spec.attempt,
+            spec.mode,
+            spec.settings,
+            spec.lineage,
+            may_drop_state=spec.may_drop_state,
+        )
         copies = self._make_directory(storage)
         ports = WorkerPorts(
             self._clock,

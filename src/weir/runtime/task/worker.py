@@ -90,6 +90,7 @@ class WorkerConfig:
     mode: Mode
     settings: Settings
     lineage: Lineage
+    may_drop_state: bool = False
 
 
 class Worker:
@@ -343,7 +344,7 @@ class _Builder:
         instance = operator.spec.make()
         self._opened.append(instance.close)
         restored = self._restored(context)
-        if restored is not None:
+        if restored is not None and not operator.spec.declares_in_open:
             # State that the operator no longer declares may be dropped; if it may not, the driver has refused it.
             declared = {name: state for name, state in restored.states.items() if name in operator.spec.states}
             restored = replace(restored, states=declared)
@@ -369,6 +370,7 @@ class _Builder:
             ),
             calls=self._ports.calls,
             settings=self._config.settings,
+            may_drop_state=self._config.may_drop_state,
         )
 
     def _directory(self, uid: Uid) -> str | None:

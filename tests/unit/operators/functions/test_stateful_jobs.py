@@ -127,3 +127,67 @@ def test_keyed_row_functions_count_every_row_once(turn: int, backend: str) -> No
         assert sorted(row["id"] for row in rows) == sorted(list(range(COUNT)) * times)
         assert {key: max(r["total"] for r in rows if r["key"] == key) for key in range(7)} == final
     assert Counter(result["first"]["key"].to_pylist()) == dict.fromkeys(range(7), 3)
+
+
+class Kept:
+    """Numbers rows in a plain attribute, which only its hooks keep, and counts keys in a state that open declares."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def open(self, context: Any) -> None:
+        self.keys = context.state("keys", weir.ListState("long"))
+
+    def __call__(self, row: Any) -> Any:
+        self.numbers.append(row.id)
+        self.keys.add(row.id)
+        return row.id, row.key, len(self.keys.get()), len(self.numbers)
+
+    def snapshot_state(self) -> Any:
+        return self.numbers
+
+    def restore_state(self, values: Any) -> None:
+        (self.numbers,) = values
+
+
+class KeptBehind(Kept):
+    snapshot_type = "array<long>"
+    snapshot_state = None  # type: ignore[assignment]
+
+    def snapshot_state_async(self) -> Any:
+        numbers = tuple(self.numbers)
+        return lambda: list(numbers)
+
+
+@pytest.mark.parametrize("turn", [4, 9, 16, 25])
+@pytest.mark.parametrize("kind", [Kept, KeptBehind])
+def test_hooks_and_states_of_open_count_every_row_once(turn: int, kind: Any) -> None:
+    env = weir.Environment(parallelism=PARALLELISM, settings=weir.Settings(channel_batches_max=1))
+    rows = env.from_collection([(n, n % 7) for n in range(COUNT)], "id long, key long", uid="rows").rebalance()
+    schema = "id long, key long, of_key long, of_subtask long"
+    rows.key_by("key").map(kind(), schema, uid="kept").print(uid="out")
+    result = run_local(env, crash_at=[turn, turn + 3], checkpoint_every=3, seed=turn)
+    assert result.restarts == 2
+    kept = pl.DataFrame(result["out"])
+    assert sorted(kept["id"].to_list()) == list(range(COUNT))
+    for (key,), some in kept.group_by("key"):
+        assert sorted(some["of_key"].to_list()) == list(range(1, 1 + len(range(int(key), COUNT, 7))))  # type: ignore[call-overload]
+    # Each subtask has numbered its rows from one on, without a gap.
+    counts = Counter(kept["of_subtask"].to_list())
+    assert sorted(counts) == list(range(1, max(counts) + 1)) and counts[1] <= PARALLELISM
+    assert all(counts[n] >= counts[n + 1] for n in counts)
+
+
+def test_a_hook_that_returns_what_cannot_be_kept_ends_the_job_with_its_name() -> None:
+    class Bad(Kept):
+        def snapshot_state(self) -> Any:
+            return set(self.numbers)
+
+    env = weir.Environment(parallelism=1)
+    rows = env.from_collection([(1, 1)], "id long, key long", uid="rows")
+    schema = "id long, key long, of_key long, of_subtask long"
+    rows.key_by("key").map(Bad(), schema, uid="bad").print(uid="out")
+    with pytest.raises(
+        weir.errors.WeirError, match=r"\(uid 'bad'\): snapshot_state\(\) of Bad returned what cannot be"
+    ):
+        run_local(env, checkpoint_every=1)
