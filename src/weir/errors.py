@@ -14,6 +14,7 @@
     ├── Unavailable                          try again
     │   ├── StorageUnavailable (OSError)     the outcome of a storage call is unknown or it was refused
     │   │   └── StorageFull                  no room; nothing was published
+    │   ├── LocalDiskFailed    (OSError)     a task's local disk is full, or does not work
     │   ├── TaskLost                         a task stopped answering
     │   └── SlotsMissing                     Spark has too few free slots
     └── ProtocolViolation      (RuntimeError) our bug: a machine met what it must never meet
@@ -128,6 +129,12 @@ class StorageFull(StorageUnavailable):
     """No room is left where the write had to go."""
 
     code = "STORAGE_FULL"
+
+
+class LocalDiskFailed(Unavailable, OSError):
+    """State could not be written to a task's local disk: it is full, or does not work."""
+
+    code = "LOCAL_DISK"
 
 
 class TaskLost(Unavailable):

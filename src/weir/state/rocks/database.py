@@ -236,7 +236,11 @@ class Database:
         self._links = []
         if not self._closed:
             self._closed = True
-            self._database.close()
+            try:
+                self._database.close()
+            except Exception as error:
+                if not is_full(error):  # it writes what nobody reads any more
+                    raise
 
 
 class Links:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from weir.config import RocksDb
-from weir.errors import ConfigError, CorruptCheckpoint, StorageFull
+from weir.errors import ConfigError, CorruptCheckpoint, LocalDiskFailed
 from weir.state.frozen import FrozenState, RestoredState
 from weir.state.place import StatePlace
 from weir.state.rocks.database import DATABASE, Database, Memory
@@ -66,7 +66,7 @@ class RocksStore:
             fetch(whole, self.database.path)
             try:
                 self.database = Database(self.database.path, self._memory)
-            except StorageFull:
+            except LocalDiskFailed:
                 raise
             except Exception as error:
                 raise CorruptCheckpoint(f"state {name!r}: its files are no database: {error}") from error

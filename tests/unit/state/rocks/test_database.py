@@ -12,7 +12,7 @@ FILE_BYTES_MAX = 300_000
 
 SCRIPT = f"""
 import os, resource, signal, sys
-from weir.errors import StorageFull
+from weir.errors import LocalDiskFailed
 from weir.state.rocks.database import Database, Memory
 
 def filled(rows):
@@ -30,7 +30,7 @@ try:
         links.make()
     for _ in range(100):
         database.write(filled(1_000))
-except StorageFull as error:
+except LocalDiskFailed as error:
     print(error)
     print(database.get(b"first"))
 """

@@ -152,7 +152,7 @@ class Shelf:
         self._budget.touch(file)
 
     def filed(self, rows: SortedRows) -> Holding:
-        """The same rows in a file; StorageFull, with nothing left behind, when there is no room."""
+        """The same rows in a file; LocalDiskFailed, with nothing left behind, when there is no room."""
         path = self.new_path()
         try:
             with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, self._layout.file_schema) as writer:

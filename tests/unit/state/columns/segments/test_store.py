@@ -15,7 +15,7 @@ import pytest
 from tests import states
 from tests.seeds import seeds
 from weir.config import RocksDb
-from weir.errors import StorageFull
+from weir.errors import LocalDiskFailed
 from weir.snapshot.parts import StatePart
 from weir.state.columns.segments import merging, store
 from weir.state.columns.segments.rows import SegmentLayout, SortedRows, by_order_and_time, places
@@ -229,7 +229,7 @@ def test_a_full_local_disk_is_told_with_the_directory_and_the_sizes(
 
     monkeypatch.setattr(pa, "OSFile", full)
     dice, world = random.Random(1), World(layout_of(), tmp_path)
-    with pytest.raises(StorageFull, match=r"local directory .*segments: .*No space left.* bytes are free there"):
+    with pytest.raises(LocalDiskFailed, match=r"local directory .*segments: .*No space left.* bytes are free there"):
         for number in range(100):
             world.add(dice, number)
 
