@@ -141,13 +141,15 @@ class Subtasks:
             operator.watermark(time_us, emitted.append)
         return rows(emitted)
 
-    def checkpoint(self) -> Checkpoint:
-        files, parts, inline = Shelf(), [], []
+    def checkpoint(self, after: Checkpoint | None = None) -> Checkpoint:
+        """`after`: the one that these were restored from, whose files may be referred to."""
+        files, parts, inline = Shelf() if after is None else after.files, [], []
+        before = len(files.content)
         for index, operator in enumerate(self.operators):
             frozen = operator.freeze()
             made = {}
             for name, state in frozen.states.items():
-                files.prefix = f"{index}/{name}/"
+                files.prefix = f"{before}/{index}/{name}/"
                 made[name] = state.write(files)
                 state.released()
             parts.append(made)

@@ -187,7 +187,7 @@ SIGNATURES = {
     ),
     "KeyedStream.process_batches": (
         f"(self, function: 'KeyedBatchFunction | Callable[[Any, Any], Any]', {SCHEMA}, *,"
-        f" state: 'Mapping[str, ValueState] | None' = None, kind: 'BatchKind' = 'polars', {OPTIONS}) -> 'Stream'"
+        f" {STATE}, kind: 'BatchKind' = 'polars', {OPTIONS}) -> 'Stream'"
     ),
     "KeyedStream.connect": (
         "(self, other: 'KeyedStream | Stream') -> 'KeyedConnectedStreams | BroadcastConnectedStream'"

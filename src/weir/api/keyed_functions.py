@@ -21,7 +21,6 @@ from weir.operators.functions.process import ProcessRows
 from weir.operators.functions.reduce import ReduceRows
 from weir.operators.functions.rows import FilterRows, FlatMapRows, MapRows
 from weir.state.declared.base import StateDescriptor
-from weir.state.declared.kinds import ValueState
 
 if TYPE_CHECKING:
     from weir.api.stream import Stream
@@ -179,7 +178,7 @@ class KeyedFunctions(ABC):
         function: KeyedBatchFunction | Callable[[Any, Any], Any],
         schema: pa.Schema | str,
         *,
-        state: Mapping[str, ValueState] | None = None,
+        state: Mapping[str, StateDescriptor] | None = None,
         kind: BatchKind = "polars",
         uid: str | None = None,
         name: str | None = None,

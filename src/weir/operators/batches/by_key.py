@@ -17,7 +17,9 @@ import polars as pl
 from weir.errors import DataError
 from weir.state.columns.exact_sums import INT64_MAX, leaves_int64, magnitude
 from weir.state.columns.key_order import stable_order
+from weir.state.declared.kinds import AggregatingState, ReducingState
 from weir.state.keys.xxhash64 import Ints
+from weir.state.values.conversion import NotOfType, to_array, to_list
 
 Values: TypeAlias = "str | pl.Series | npt.NDArray[Any]"
 """A column by name, or one value for each row (or key)."""
@@ -110,7 +112,41 @@ class ByKey:
         """The value of each key's last row."""
         return self._chosen(values, self._ends - 1)
 
+    # --- Functions of the user ---
+
+    def fold(self, state: ReducingState | AggregatingState, values: Values) -> pl.Series:
+        """What a reducing or aggregating state of each key is with these values, in the order of the rows: the new
+        column. The state's functions are called for each row: this is as fast as they are."""
+        so_far = to_list(self._column(self._named(state), self._state).to_arrow())
+        column = self._column(values, self._rows)
+        added = to_list((column if self._order is None else column.gather(self._order)).to_arrow())
+        for key, (start, stop) in enumerate(zip(self._starts.tolist(), self._ends.tolist(), strict=True)):
+            held = so_far[key]
+            for value in added[start:stop]:
+                if isinstance(state, AggregatingState):
+                    held = state.add_value(state.create_accumulator() if held is None else held, value)
+                else:
+                    held = value if held is None else state.function(held, value)
+            so_far[key] = held
+        try:
+            return pl.Series(state.name or "", to_array(so_far, state.type))
+        except NotOfType as problem:
+            raise TypeError(
+                f"state {state.name!r} holds {state.shown_type}, but became {problem.found}: {problem.reason}"
+            ) from None
+
+    def results(self, state: AggregatingState, accumulators: Values) -> pl.Series:
+        """The result of each key's accumulator; the state's default where there is none."""
+        result = state.result or (lambda held: held)
+        held = to_list(self._column(accumulators, self._state).to_arrow())
+        return pl.Series([state.default if one is None else result(one) for one in held])
+
     # --- How it is done ---
+
+    def _named(self, state: ReducingState | AggregatingState) -> str:
+        if not isinstance(state, (ReducingState, AggregatingState)) or not state.name:
+            raise TypeError(f"fold: expected a reducing or aggregating state with a name, found {state!r}")
+        return state.name
 
     @cached_property
     def _starts(self) -> Ints:

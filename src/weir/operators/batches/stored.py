@@ -11,17 +11,18 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from weir.errors import CheckpointError
+from weir.operators.batches.columns import column_shape, column_type, default_of
 from weir.operators.batches.expiry import TOUCHED
 from weir.state.declared.cursor import TOUCHED_COLUMN
-from weir.state.declared.kinds import ValueState
-from weir.state.declared.tables import adapted_values, plan_values, shape_of
+from weir.state.declared.kinds import KeyedState
+from weir.state.declared.tables import adapted_values, plan_values
 from weir.state.values.evolution import EVOLVED, MIGRATED, SAME, VERDICTS, plan_evolution
 
 
 class StoredColumns:
     """The state table of a batch function: what becomes of one that other code has written."""
 
-    def __init__(self, key_schema: pa.Schema, declared: Mapping[str, ValueState]) -> None:
+    def __init__(self, key_schema: pa.Schema, declared: Mapping[str, KeyedState]) -> None:
         self._keys = key_schema
         self._declared = declared
         self._expires = any(value.ttl is not None for value in declared.values())
@@ -35,7 +36,8 @@ class StoredColumns:
         for name, value in self._declared.items():
             if name in stored.names:
                 kind = stored.field(name).type
-                verdict = plan_evolution(kind, value.type, value.migrate is not None, value.default)
+                shape = column_shape(value)
+                verdict = plan_evolution(kind, shape.column_type, value.migrate is not None, shape.default)
                 if verdict not in VERDICTS:
                     return f"value {name!r}: {verdict}"
                 found.add(verdict)
@@ -55,12 +57,12 @@ class StoredColumns:
         columns = [table.column(i) for i in range(1 + len(self._keys))]
         for name, value in self._declared.items():
             if name in table.column_names:
-                shape = shape_of(value)
+                shape = column_shape(value)
                 column_verdict = plan_values(table.schema.field(name), shape)
                 columns.append(adapted_values(table.column(name), shape, column_verdict))
             else:
-                columns.append(pa.repeat(pa.scalar(value.default, value.type), table.num_rows))
-        fields = [pa.field(name, value.type) for name, value in self._declared.items()]
+                columns.append(pa.repeat(default_of(value), table.num_rows))
+        fields = [pa.field(name, column_type(value)) for name, value in self._declared.items()]
         if self._expires:
             fields.append(TOUCHED)
             # Where nothing expired before, the time starts now.

@@ -8,8 +8,9 @@ snapshots. A function that keeps nothing stays what it is.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from weir.errors import CheckpointError, JobError, PlanError, WeirError
@@ -45,15 +46,21 @@ class StatefulFunction:
     # --- Getting ready ---
 
     def attach(
-        self, context: OperatorContext, held: Mapping[str, RestoredState], backend: Backend | None = None
+        self,
+        context: OperatorContext,
+        held: Mapping[str, RestoredState],
+        backend: Backend | None = None,
+        *,
+        by_key: Callable[[KeyedState], Any] | None = None,
     ) -> None:
-        """Put handles in the place of the states, and take over what a checkpoint holds. `backend`: for those by
-        key."""
+        """Put handles in the place of the states, and take over what a checkpoint holds. `backend`: for those by key;
+        or `by_key`, which makes something else of them."""
         self._context, self._backend = context, backend
+        self._by_key = partial(declare, backend) if backend is not None else by_key
         self.handles |= self._operator_states.handles
-        if backend is not None:
+        if self._by_key is not None:
             keyed = keyed_states(self.states.declared)
-            self.handles |= {attribute: declare(backend, state) for attribute, state in keyed.items()}
+            self.handles |= {attribute: self._by_key(state) for attribute, state in keyed.items()}
         if self.states.is_held:
             for attribute, handle in self.handles.items():
                 setattr(self.function, attribute, handle)
@@ -96,8 +103,8 @@ class StatefulFunction:
         self._names.add(name)
         if isinstance(named, OperatorState):
             handle: Any = self._operator_states.add(named)
-        elif isinstance(named, KeyedState) and self._backend is not None:
-            handle = declare(self._backend, named)
+        elif isinstance(named, KeyedState) and self._by_key is not None:
+            handle = self._by_key(named)
         else:
             raise PlanError(
                 f"context.state: {name!r} is a {type(named).__name__}, which needs a key: call the function behind "
@@ -167,13 +174,7 @@ class StatefulFunction:
     def _check_unclaimed(self) -> None:
         if not self._unclaimed or self._context.may_drop_state:
             return
-        held, known = min(self._unclaimed), ", ".join(sorted(self._names)) or "none"
-        where = " Neither its class nor its open() does." if self.states.opens else ""
-        raise CheckpointError(
-            f"the checkpoint holds state {held!r}, which the function does not declare ({known}).{where} If it was "
-            f"renamed, give the new one name={held!r}; if it is not wanted any more, drop it with "
-            "allow_dropped_state=True (weir run --allow-dropped-state)"
-        )
+        check_none_dropped(self._unclaimed, self._names)
 
     @contextmanager
     def _labelled(self) -> Any:
@@ -184,6 +185,16 @@ class StatefulFunction:
 
     def _with_label(self, error: CheckpointError) -> CheckpointError:
         return type(error)(f"{operator_label(self._context)}: {error.message}")
+
+
+def check_none_dropped(dropped: Collection[str], known: Collection[str]) -> None:
+    """Refuse a checkpoint that holds what neither the class nor open() declares."""
+    if dropped:
+        raise CheckpointError(
+            f"the checkpoint holds state {(held := min(dropped))!r}, which the function does not declare "
+            f"({', '.join(sorted(known)) or 'none'}). If it was renamed, give the new one name={held!r}; if it is not "
+            "wanted any more, drop it with allow_dropped_state=True (weir run --allow-dropped-state)"
+        )
 
 
 class States:

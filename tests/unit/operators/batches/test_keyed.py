@@ -192,7 +192,7 @@ def test_a_class_declares_its_values_and_is_opened_and_closed_once_in_a_copy_of_
     operator = opened(function, None, "key string, seen long")
     assert run(operator, [("a", 1), ("a", 1)]) == [("a", 2)]
     operator.close()
-    assert operator._function.log == ["open 0", "close"]
+    assert operator._stateful.function.log == ["open 0", "close"]
     assert function.log == []
 
 
@@ -235,7 +235,7 @@ def test_an_error_of_the_function_shows_its_traceback_and_the_operator() -> None
     [
         ({"state": None}, "declare at least one value"),
         ({"state": {"key": ValueState("long")}}, "'key' is a key and a state"),
-        ({"state": {"x": 5}}, "batch functions keep ValueState only"),
+        ({"state": {"x": 5}}, "state 'x' must be a ValueState or another state, found 5"),
         (
             {"state": {"a": ValueState("long", ttl=Ttl("1s")), "b": ValueState("long", ttl=Ttl("1s", "read"))}},
             "some values have .*refresh='read'",
