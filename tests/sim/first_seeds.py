@@ -9,7 +9,6 @@ from __future__ import annotations
 FIRST_SEED = {
     "aborted_epoch_dropped": 49,
     "attempts_that_never_started_count": 38,
-    "changed_pane_counts_as_written": 54,
     "claim_without_a_second_look": 26,
     "commit_before_publication": 24,
     "create_looks_and_then_writes": 92,
@@ -26,6 +25,7 @@ FIRST_SEED = {
     "fsck_takes_what_is_under_way": 38,
     "going_back_counts_from_there": 38,
     "going_back_shares_the_old_files": 36,
+    "head_is_lost_at_freeze": 11,
     "join_side_is_not_in_the_snapshot": 18,
     "joined_rows_go_too_early": 18,
     "late_manifest_of_an_old_attempt_counts": 42,
@@ -56,6 +56,7 @@ FIRST_SEED = {
     "retirements_overlap_and_look_once": 10,
     "rows_in_flight_are_lost": 54,
     "savepoint_published_before_sinks_commit": 25,
+    "segment_is_pruned_too_early": 11,
     "sessions_are_forgotten_on_restore": 6,
     "sessions_are_not_merged": 25,
     "splits_are_taken_as_one": 25,

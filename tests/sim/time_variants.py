@@ -16,13 +16,13 @@ from weir.operators.joins.interval import _IntervalHalf
 from weir.operators.joins.panes import RunPanes
 from weir.operators.time.watermarks import AssigningWatermarks
 from weir.operators.windows.aggregate import WindowAggregateOperator
-from weir.operators.windows.panes import PaneGroup
 from weir.operators.windows.session import SessionAggregateOperator
 from weir.operators.windows.sessions import SessionStore
 from weir.snapshot.parts import Progress
 from weir.snapshot.watermark_groups import WatermarkGroups
 from weir.snapshot.watermarks import NEVER_US, WatermarkMerge
 from weir.state.columns.segments.segment import Segment
+from weir.state.columns.segments.store import SegmentStore
 from weir.state.timers import KeyedTimers, TimerQueue
 
 
@@ -55,21 +55,36 @@ def window_is_emitted_early() -> AbstractContextManager[None]:
     return patched(WindowAggregateOperator, "watermark", watermark)
 
 
-def changed_pane_counts_as_written() -> AbstractContextManager[None]:
-    """A pane that was written for a checkpoint is not written again, whatever has come since."""
-    original = PaneGroup.freeze
+def head_is_lost_at_freeze() -> AbstractContextManager[None]:
+    """A snapshot holds the segments that there are; what was sealed for it is in the next one."""
+    original = SegmentStore.freeze
 
-    def freeze(self: PaneGroup, name: str) -> Any:
-        if not hasattr(self, "written"):
-            self.written = original(self, name)  # type: ignore[attr-defined]
-        return self.written  # type: ignore[attr-defined]
+    def freeze(self: SegmentStore) -> Any:
+        sealed, self._lots = self._lots, []
+        frozen = original(self)
+        self._lots = sealed
+        return frozen
 
-    return patched(PaneGroup, "freeze", freeze)
+    return patched(SegmentStore, "freeze", freeze)
+
+
+def segment_is_pruned_too_early() -> AbstractContextManager[None]:
+    """With a pane that nobody needs any more, all segments go that have rows of it."""
+
+    def drop_before(self: SegmentStore, time_us: int) -> None:
+        for lot in self._lots:
+            lot.segments()
+        self.adopt()
+        for bucket_us in self:
+            if any(segment.first_us < time_us for segment in self.at(bucket_us)):
+                self.drop(bucket_us)
+
+    return patched(SegmentStore, "drop_before", drop_before)
 
 
 def panes_are_forgotten_on_restore() -> AbstractContextManager[None]:
     """Windows that were open begin anew after a restart."""
-    return patched(WindowAggregateOperator, "_take_over", lambda self, table: None)
+    return patched(WindowAggregateOperator, "_restore", lambda self, state: None)
 
 
 def ended_source_is_waited_for() -> AbstractContextManager[None]:
@@ -244,7 +259,8 @@ TIME_VARIANTS = (
     watermark_is_the_greatest,
     splits_are_taken_as_one,
     window_is_emitted_early,
-    changed_pane_counts_as_written,
+    head_is_lost_at_freeze,
+    segment_is_pruned_too_early,
     panes_are_forgotten_on_restore,
     ended_source_is_waited_for,
     watermark_is_forgotten_on_restore,

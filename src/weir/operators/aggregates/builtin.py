@@ -190,7 +190,7 @@ def make_kernel(fields: Sequence[pa.Field], rules: Sequence[Rule], name: str) ->
         for field in fields
     }
     merge = {field.name: expressions[field.name][rule] for field, rule in zip(fields, rules, strict=True)}
-    return FrameKernel(fields, merge, sums_of=name if "add" in rules else None)
+    return FrameKernel(fields, merge, sums_of=name if "add" in rules else None, rules=rules)
 
 
 def _sum_type(kind: pa.DataType, function: str, column: Input) -> pa.DataType:

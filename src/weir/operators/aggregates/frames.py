@@ -19,7 +19,7 @@ from weir.errors import DataError
 from weir.operators.expressions.checked_groups import GroupChecks
 from weir.operators.expressions.polars_bridge import series_to_arrow
 from weir.state.columns.growing import grown
-from weir.state.columns.kernels import Kernel
+from weir.state.columns.kernels import Kernel, Rule
 from weir.state.keys.xxhash64 import Ints
 
 SLOT = "__slot"
@@ -48,10 +48,12 @@ class FrameKernel(Kernel):
         merge: Mapping[str, pl.Expr],
         sums_of: str | None = None,
         checks: GroupChecks | None = None,
+        rules: Sequence[Rule] | None = None,
     ) -> None:
         """`sums_of`: the output whose accumulators are sums; wide decimals among them are checked for overflow.
-        `checks`: of the integers of other expressions."""
+        `checks`: of the integers of other expressions. `rules`: what the expressions are, if each is one."""
         self._checks = checks
+        self._rules = rules
         self._fields = list(fields)
         self._merge = [expression.alias(name) for name, expression in merge.items()]
         self._sums_of = sums_of
@@ -73,6 +75,14 @@ class FrameKernel(Kernel):
     @property
     def adds_numbers(self) -> bool:
         return bool(self._sums)
+
+    @property
+    def rules(self) -> Sequence[Rule] | None:
+        return self._rules
+
+    @property
+    def size_bytes(self) -> int:
+        return self._rows.nbytes + sum(int(frame.estimated_size()) for frame in self._frames)
 
     def can_combine(self, accumulators: Sequence[pa.Array]) -> bool:
         """Sums that only rise, or only fall, and stay small."""

@@ -21,6 +21,7 @@ from weir.operators.aggregates.slot_store import SlotStore, store_for
 from weir.operators.base import OperatorContext
 from weir.operators.user_code import operator_label, user_code_error
 from weir.state.columns.growing import grown
+from weir.state.columns.kernels import Rule
 from weir.state.columns.slots import SlotChanges
 from weir.state.frozen import KEY_GROUP_COLUMN, FrozenState, RestoredState
 from weir.state.keys.index import KeyIndex
@@ -90,6 +91,22 @@ class Accumulators:
         """The final values of these slots, by aggregate."""
         with blamed(self._context):
             return [a.final(k.read(slots)) for a, k in zip(self._aggregates, self._kernels, strict=True)]
+
+    def values_of(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
+        """The final values of accumulators, those of all aggregates side by side."""
+        with blamed(self._context):
+            return [a.final(of) for a, of in zip(self._aggregates, _pieces(columns, self._widths), strict=True)]
+
+    @property
+    def size_bytes(self) -> int:
+        """What they take in memory, about."""
+        return sum(kernel.size_bytes for kernel in self._kernels)
+
+    @property
+    def rules(self) -> list[Rule] | None:
+        """How each accumulator is merged, side by side; None: some by more than a rule."""
+        found = [kernel.rules for kernel in self._kernels]
+        return None if None in found else [rule for rules in found for rule in rules or ()]
 
     def clear(self) -> None:
         for kernel in self._kernels:

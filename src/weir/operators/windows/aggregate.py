@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from weir.errors import CheckpointError, ProtocolViolation
-from weir.operators.aggregates.frames import distinct
 from weir.operators.aggregates.layout import check_same_columns
 from weir.operators.aggregates.partial import PartialOperator
 from weir.operators.aggregates.state import Accumulators, in_batches
@@ -24,12 +23,16 @@ from weir.operators.base import Emit, Frozen, Operator, OperatorContext, Operato
 from weir.operators.user_code import operator_label
 from weir.operators.windows.definition import WindowDefinition, shown
 from weir.operators.windows.event_time import TimeWindows
+from weir.operators.windows.kept_panes import KeptPanes
 from weir.operators.windows.panes import PaneGroup, PaneStore
+from weir.operators.windows.partials import by_window, in_windows
 from weir.snapshot.parts import Progress
 from weir.snapshot.watermarks import NEVER_US
-from weir.state.columns.panes import FrozenPanes
-from weir.state.frozen import KEY_GROUP_COLUMN
-from weir.state.keys.xxhash64 import Ints
+from weir.state.columns.segments.grouping import in_key_ranges
+from weir.state.columns.segments.rows import SortedRows, places
+from weir.state.frozen import KEY_GROUP_COLUMN, RestoredState
+from weir.state.keys.index import KeyIndex
+from weir.state.keys.xxhash64 import Ints, Words
 
 STATE = "panes"
 """The name of the state table."""
@@ -159,14 +162,16 @@ class WindowAggregateOperator(Operator):
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
-        self._store = PaneStore(self._spec.of.layout, context, self._windows.step_us)
+        self._kept = KeptPanes(
+            self._spec.of.layout, self._spec.stored, self._windows, context=context, state=STATE, time=PANE
+        )
         if restored is None:
             return
         self._watermark_us = restored.watermark_us
         own = restored.inline_for(context.index, context.parallelism, Progress)
         self.rows_late = sum(progress.rows_late for progress in own)
-        for table in restored.tables(STATE):
-            self._take_over(table)
+        if STATE in restored.states:
+            self._restore(restored.states[STATE])
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         if not batch.num_rows:
@@ -184,17 +189,19 @@ class WindowAggregateOperator(Operator):
             batch, panes = batch.filter(pa.array(in_time)), panes[in_time]
             if not batch.num_rows:
                 return
-        touched = self._store.add_rows(batch, panes) if takes_rows else self._store.merge(_after_pane(batch), panes)
+        head = self._kept.head
+        touched = head.add_rows(batch, panes) if takes_rows else head.merge(_after_pane(batch), panes)
         if self._spec.lateness_us and next(self._windows.windows(earliest_us))[1] <= self._watermark_us:
-            self._changed += [_Changed(group.panes_of(slots), group.keys_of(slots)) for group, slots in touched]
+            self._changed += [self._changed_in(group, slots) for group, slots in touched]
+        self._kept.tend(batch.num_rows)
 
     def watermark(self, time_us: int, out: Emit) -> int | None:
         before_us, self._watermark_us = self._watermark_us, max(self._watermark_us, time_us)
-        panes = self._store.panes
+        panes = self._kept.panes
         starts = self._windows.starts(panes)
         ends = self._windows.ends(starts)
         self._fire(np.unique(starts[(ends > before_us) & (ends <= self._watermark_us)]), out)
-        self._store.drop(panes[self._windows.last_ends(panes) + self._spec.lateness_us <= self._watermark_us])
+        self._kept.drop(panes[self._windows.last_ends(panes) + self._spec.lateness_us <= self._watermark_us])
         return time_us
 
     def flush(self, out: Emit) -> None:
@@ -207,14 +214,13 @@ class WindowAggregateOperator(Operator):
         ends = self._windows.ends(starts)
         # Of windows that are over, lateness and all, panes may be gone already.
         kept = (ends <= self._watermark_us) & (ends + self._spec.lateness_us > self._watermark_us)
-        self._fire(starts[kept], out, only=changed)
+        self._fire_merged(starts[kept], out, only=changed)
 
     def freeze(self) -> Frozen:
         if self._changed:
             raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
         inline = Progress(self._watermark_us, self.rows_late)
-        panes = self._store.freeze()
-        return Frozen(inline, {STATE: FrozenPanes(self._spec.stored, panes, self._context.max_parallelism)})
+        return Frozen(inline, {STATE: self._kept.freeze()})
 
     def _leave_out(self, part: pa.RecordBatch) -> None:
         if self._spec.late is None:
@@ -225,22 +231,28 @@ class WindowAggregateOperator(Operator):
         if (side := self.sides.get(self._spec.late)) is not None:
             side(part.select(shown(self._spec.of.input_schema).names))
 
-    def _fire(self, starts: Ints, out: Emit, *, only: Sequence[_Changed] | None = None) -> None:
-        """Emit windows, given by their starts, in order. `only`: what was changed."""
-        windows = self._windows
+    def _fire(self, starts: Ints, out: Emit) -> None:
+        """Emit windows, given by their starts, in order."""
+        sealed = self._kept.are_sealed(starts, self._windows.ends(starts))
+        self._fire_merged(starts[sealed], out)
+        self._fire_head(starts[~sealed], out)
+
+    def _fire_head(self, starts: Ints, out: Emit) -> None:
+        """Emit windows of which nothing was sealed."""
+        windows, head = self._windows, self._kept.head
         if not len(starts):
             return
-        if not windows.overlaps and only is None:
-            for group in self._store.groups:
+        if not windows.overlaps:
+            for group in head.groups:
                 slots = group.slots_of(starts)
                 self._emit(group, slots[np.argsort(group.panes_of(slots), kind="stable")], out)
             return
         # Few enough at once that what they are merged into stays small.
-        copies = windows.windows_per_pane * len(self._store)
+        copies = windows.windows_per_pane * len(head)
         for part in np.array_split(starts, 1 + copies // MERGED_SLOTS_MAX):
             if len(part):
                 whole = self._merged(part)
-                slots = np.arange(len(whole)) if only is None else self._chosen(whole, part, only)
+                slots = np.arange(len(whole))
                 self._emit(whole, slots[np.argsort(whole.panes_of(slots), kind="stable")], out)
 
     def _merged(self, starts: Ints) -> PaneGroup:
@@ -248,7 +260,7 @@ class WindowAggregateOperator(Operator):
         alone = int(starts[0]) if len(starts) == 1 else None
         whole = PaneGroup(self._spec.of.layout, self._context, step_us=self._windows.step_us, only_us=alone)
         first_us, last_us = int(starts[0]), int(self._windows.ends(starts[-1:])[0])
-        for group in self._store.groups:
+        for group in self._kept.head.groups:
             panes = group.panes
             panes = panes[(panes >= first_us) & (panes < last_us)]
             for slots in in_batches(group.slots_of(panes)):
@@ -266,39 +278,71 @@ class WindowAggregateOperator(Operator):
                     group.accumulators.pour(rows, whole.accumulators, into, count=len(whole))
         return whole
 
-    def _chosen(self, whole: PaneGroup, starts: Ints, only: Sequence[_Changed]) -> Ints:
-        """The slots of what was changed. All of it is there, so that looking it up adds nothing."""
-        slots: list[Ints] = [np.empty(0, np.int64)]
-        for part in only:
-            for found in self._windows.each_start(part.panes):
-                rows = np.flatnonzero(np.isin(found, starts) & (part.panes < self._windows.ends(found)))
-                if not len(rows):
-                    continue
-                taken = pa.array(rows)
-                slots.append(whole.find([key.take(taken) for key in part.keys], found[rows]))
-        return distinct(np.concatenate(slots), len(whole))
-
     def _emit(self, group: PaneGroup, chosen: Ints, out: Emit) -> None:
         for slots in in_batches(chosen):
             starts = group.panes_of(slots)
             ends = self._windows.ends(starts)
             out(self._spec.of.result(group.keys_of(slots), starts, ends, values=group.accumulators.values(slots)))
 
-    def _take_over(self, table: pa.Table) -> None:
-        if (verdict := self._spec.verdict(STATE, table.schema)) not in ("same", "evolved"):
-            raise CheckpointError(f"{operator_label(self._context)}: the checkpoint's state does not fit: {verdict}")
-        table = table.select(self._spec.stored.names).cast(self._spec.stored).drop_columns([KEY_GROUP_COLUMN])
-        for batch in table.to_batches():
-            if batch.num_rows:
-                self._store.merge(batch.drop_columns([PANE]), batch.column(PANE).to_numpy())
+    def _fire_merged(self, starts: Ints, out: Emit, *, only: Sequence[_Changed] | None = None) -> None:
+        """Emit windows of whatever their panes lie in, a range of keys at a time. `only`: what was changed."""
+        if not len(starts):
+            return
+        wanted = None if only is None else np.unique(np.concatenate([part.orders for part in only]))
+        copies = self._windows.windows_per_pane * self._kept.count_between(*self._stretch(starts))
+        for part in np.array_split(starts, min(1 + copies // MERGED_SLOTS_MAX, len(starts))):
+            chosen = None if only is None else self._pairs(only, part)
+            count = 0 if chosen is None else len(chosen)
+            for parts in in_key_ranges(self._kept.between(*self._stretch(part), wanted)):
+                rows = self._kept.combined(by_window(parts, part, self._windows, self._kept.segments))
+                if chosen is not None:
+                    slots = chosen.slots([pa.array(rows.order), pa.array(rows.times)])
+                    rows = rows.take(np.flatnonzero(slots < count))
+                self._emit_rows(rows, out)
+                self._kept.relax()
+
+    def _stretch(self, starts: Ints) -> tuple[int, int]:
+        return int(starts[0]), int(self._windows.ends(starts[-1:])[0])
+
+    def _emit_rows(self, rows: SortedRows, out: Emit) -> None:
+        order, width = np.argsort(rows.times, kind="stable"), len(self._spec.of.layout.keys)
+        for some in in_batches(order):
+            part = rows.take(some)
+            values, ends = self._kept.values(part.batch), self._windows.ends(part.times)
+            out(self._spec.of.result(part.batch.columns[:width], part.times, ends, values=values))
+
+    def _changed_in(self, group: PaneGroup, slots: Ints) -> _Changed:
+        return _Changed(group.panes_of(slots), places(group.hashes_of(slots), self._context.max_parallelism))
+
+    def _pairs(self, only: Sequence[_Changed], starts: Ints) -> KeyIndex:
+        """What was changed, by order and window."""
+        index = KeyIndex(pa.schema([("order", pa.uint64()), ("window", pa.int64())]))
+        for part in only:
+            rows, found = in_windows(part.panes, starts, self._windows.ends(starts))
+            index.slots([pa.array(part.orders[rows]), pa.array(found)])
+        return index
+
+    def _restore(self, state: RestoredState) -> None:
+        if self._kept.restore(state):
+            return
+        for table in state.tables():
+            if (verdict := self._spec.verdict(STATE, table.schema)) not in ("same", "evolved"):
+                raise CheckpointError(
+                    f"{operator_label(self._context)}: the checkpoint's state does not fit: {verdict}"
+                )
+            table = table.select(self._spec.stored.names).cast(self._spec.stored).drop_columns([KEY_GROUP_COLUMN])
+            for batch in table.to_batches():
+                if batch.num_rows:
+                    self._kept.head.merge(batch.drop_columns([PANE]), batch.column(PANE).to_numpy())
+                    self._kept.tend(batch.num_rows)
 
 
 @dataclass(frozen=True)
 class _Changed:
-    """Keys in panes that late rows have come to."""
+    """Keys in panes that late rows have come to, by the orders of the keys."""
 
     panes: Ints
-    keys: Sequence[pa.Array]
+    orders: Words
 
 
 def _after_pane(batch: pa.RecordBatch) -> pa.RecordBatch:

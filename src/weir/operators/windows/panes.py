@@ -1,4 +1,4 @@
-"""Panes: the accumulators of keys by stretch of event time.
+"""Panes in memory: the accumulators of keys by stretch of event time.
 
 Comes in: rows or accumulators with the pane of each. Goes out: the keys and accumulators
 of panes. A pane with many keys is a group of its own, which goes as a whole; small ones
@@ -15,9 +15,8 @@ import pyarrow as pa
 from weir.operators.aggregates.layout import AggregateLayout
 from weir.operators.aggregates.state import Accumulators
 from weir.operators.base import OperatorContext
-from weir.state.columns.panes import FrozenPane
 from weir.state.keys.index import KeyIndex
-from weir.state.keys.xxhash64 import Ints
+from weir.state.keys.xxhash64 import Ints, Words
 
 OWN_ROWS_MIN = 4_096
 """A pane that begins with so many rows in one batch gets a group of its own."""
@@ -41,8 +40,6 @@ class PaneGroup:
         self._step_us = step_us
         self.only_us = only_us
         self.accumulators = Accumulators(layout, context)
-        self.frozen: FrozenPane | None = None
-        """As it was at the last snapshot, while nothing has changed since."""
         self._index = KeyIndex(layout.key_schema)
         self._pairs = KeyIndex(pa.schema([("pair", pa.int64())]))
         """Of a shared group: slots of pane and key."""
@@ -60,7 +57,6 @@ class PaneGroup:
 
     def find(self, keys: Sequence[pa.Array], panes: Ints | int) -> Ints:
         """The slot of each row, for accumulators that are merged now."""
-        self.frozen = None
         slots = self._index.slots(keys)
         if self.only_us is not None:
             return slots
@@ -74,8 +70,13 @@ class PaneGroup:
         return panes
 
     def keys_of(self, slots: Ints) -> list[pa.Array]:
-        numbers = slots if self.only_us is not None else self._codes(slots) & ((1 << _KEY_BITS) - 1)
-        return self._index.keys(numbers)
+        return self._index.keys(self._numbers_of(slots))
+
+    def hashes_of(self, slots: Ints) -> Words:
+        return self._index.hashes[self._numbers_of(slots)]
+
+    def _numbers_of(self, slots: Ints) -> Ints:
+        return slots if self.only_us is not None else self._codes(slots) & ((1 << _KEY_BITS) - 1)
 
     def slots_of(self, panes: Ints | None = None) -> Ints:
         """The slots of some panes; None: of all that are not gone."""
@@ -95,19 +96,15 @@ class PaneGroup:
 
     def drop(self, pane_us: int) -> None:
         self._gone.add(pane_us)
-        self.frozen = None
 
     @property
     def is_empty(self) -> bool:
         return len(self._gone) == len(self._panes)
 
-    def freeze(self, name: str) -> FrozenPane:
-        if self.frozen is None:
-            slots = self.slots_of()
-            columns = [pa.array(self.panes_of(slots)), *self.accumulators.read(slots)]
-            numbers = None if self.only_us is not None else self._codes(slots) & ((1 << _KEY_BITS) - 1)
-            self.frozen = FrozenPane(name, self._index.freeze(), columns, numbers=numbers)
-        return self.frozen
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, about."""
+        return self._index.size_bytes + self._pairs.size_bytes + self.accumulators.size_bytes
 
     def _codes(self, slots: Ints) -> Ints:
         codes: Ints = self._pairs.keys(slots)[0].to_numpy()
@@ -136,13 +133,11 @@ class PaneStore:
         self._context = context
         self._step_us = step_us
         self._width = len(layout.keys)
-        self._named = 0
         self.clear()
 
     def clear(self) -> None:
         self._of_pane: dict[int, PaneGroup] = {}
         self.groups: list[PaneGroup] = []
-        self._names: dict[int, str] = {}
         self._shared: PaneGroup | None = None
 
     def __len__(self) -> int:
@@ -153,6 +148,9 @@ class PaneStore:
     def panes(self) -> Ints:
         """All panes, in order."""
         return np.array(sorted(self._of_pane), np.int64)
+
+    def holds(self, pane_us: int) -> bool:
+        return pane_us in self._of_pane
 
     def add_rows(self, batch: pa.RecordBatch, panes: Ints) -> list[tuple[PaneGroup, Ints]]:
         """Take rows of the user. Which slots of which groups they have changed."""
@@ -200,15 +198,10 @@ class PaneStore:
             elif len(group) > COMPACTED_SLOTS_MIN and 2 * len(group.slots_of()) < len(group):
                 self._move(group, group.panes, self._new_group())
 
-    def freeze(self) -> list[FrozenPane]:
-        return [group.freeze(self._name(group)) for group in self.groups]
-
-    def _name(self, group: PaneGroup) -> str:
-        """A changed group is written under a new name: an old file of it may still be referred to."""
-        if group.frozen is None or id(group) not in self._names:
-            self._named += 1
-            self._names[id(group)] = f"p{self._named:08d}"
-        return self._names[id(group)]
+    @property
+    def size_bytes(self) -> int:
+        """What all panes take in memory, about."""
+        return sum(group.size_bytes for group in self.groups)
 
     def _split(self, batch: pa.RecordBatch, panes: Ints) -> Iterator[tuple[PaneGroup, pa.RecordBatch, Ints | int]]:
         """The rows of each group, in their order, and their panes."""
@@ -249,7 +242,6 @@ class PaneStore:
 
     def _let_go(self, group: PaneGroup) -> None:
         self.groups = [other for other in self.groups if other is not group]
-        self._names.pop(id(group), None)
         if group is self._shared:
             self._shared = None
 

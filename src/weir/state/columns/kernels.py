@@ -47,6 +47,16 @@ class Kernel(ABC):
         """Whether there are sums that may leave their type."""
         return False
 
+    @property
+    def rules(self) -> Sequence[Rule] | None:
+        """How each accumulator is merged; None: not by a rule of its own."""
+        return None
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """What it takes in memory, about."""
+
     def show_every_row(self) -> None:
         """What each row comes to is shown: no sum may be beyond its type in passing either."""
 
@@ -81,6 +91,14 @@ class FixedKernel(Kernel):
     def adds_numbers(self) -> bool:
         return any(column.adds_integers for column in self._columns)
 
+    @property
+    def rules(self) -> Sequence[Rule] | None:
+        return [column.rule for column in self._columns]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(column.size_bytes for column in self._columns)
+
     def show_every_row(self) -> None:
         for column in self._columns:
             column.shows_every_row = True
@@ -112,7 +130,7 @@ class _SlotColumn:
 
     def __init__(self, kind: pa.DataType, rule: Rule, name: str) -> None:
         self._kind = kind
-        self._rule: Rule = rule
+        self.rule: Rule = rule
         self._name = name
         self._identity, self._function = _identity_and_function(rule, numpy_type(kind))
         self._count = 0
@@ -129,6 +147,10 @@ class _SlotColumn:
         self._looked_at = _NOTHING
         """The rows that may be merged next: their address, their number, the least and the greatest."""
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(array.nbytes for array in (self._values, self._valid, self._carry) if array is not None)
+
     def merge(self, slots: Ints, array: pa.Array, count: int) -> None:
         known = self._count
         self._grow(count)
@@ -136,7 +158,7 @@ class _SlotColumn:
         if valid is not None and self._valid is None:
             self._valid = np.zeros(len(self._values), np.bool_)
             self._valid[:known] = True
-        if self._rule in ("first", "last"):
+        if self.rule in ("first", "last"):
             self._place(slots, values, valid=valid, known=known)
             return
         if valid is not None:
@@ -190,7 +212,7 @@ class _SlotColumn:
 
     def _place(self, slots: Ints, values: npt.NDArray[Any], *, valid: Valid, known: int) -> None:
         """Keep each slot's first or last row. NumPy assigns in order, so that the last assignment stays."""
-        if self._rule == "first":
+        if self.rule == "first":
             rows = np.flatnonzero(slots >= known)[::-1]
             slots, values, valid = slots[rows], values[rows], None if valid is None else valid[rows]
         self._values[slots] = values

@@ -29,6 +29,10 @@ class DenseKeys:
         """One more than the greatest key; there may be places beyond."""
         self._places: npt.NDArray[np.int32] = np.empty(0, np.int32)
 
+    @property
+    def size_bytes(self) -> int:
+        return self._places.nbytes
+
     def covers(self, values: Ints, *, keys: int) -> bool:
         """Make sure that there is a place for each of these; False: they lie too far apart for `keys` keys."""
         low, high = int(values.min()), int(values.max()) + 1

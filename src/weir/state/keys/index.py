@@ -83,6 +83,13 @@ class KeyIndex:
         """The hashes of all keys in slot order."""
         return self._hashes.view
 
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory, about."""
+        table = self._table_slots.nbytes + self._table_hashes.nbytes
+        dense = 0 if self._dense is None else self._dense.size_bytes
+        return table + dense + self._hashes.size_bytes + sum(store.size_bytes for store in self._stores)
+
     def keys(self, slots: Ints | None = None) -> list[pa.Array]:
         """The key columns of these slots, or of all in slot order."""
         return self.freeze().keys(slots)

@@ -43,6 +43,11 @@ class Appendable:
         """What was appended and whatever lies behind it: at least PADDING_BYTES more elements."""
         return self._buffer
 
+    @property
+    def size_bytes(self) -> int:
+        """With the room to grow."""
+        return self._buffer.nbytes
+
     def append(self, values: npt.NDArray[Any]) -> None:
         end = self._length + len(values)
         if end + PADDING_BYTES > len(self._buffer):
@@ -96,6 +101,10 @@ class FixedStore:
         self._values: Appendable | None = None
         self._validity = _Validity()
 
+    @property
+    def size_bytes(self) -> int:
+        return 0 if self._values is None else self._values.size_bytes
+
     def append(self, column: FixedColumn) -> None:
         if self._values is None:
             width = 1 if column.values.ndim == 1 else column.values.shape[1]
@@ -146,6 +155,10 @@ class BytesStore:
         self._offsets.append(np.zeros(1, np.int64))
         self._data = Appendable(np.uint8, capacity=8 * capacity)
         self._validity = _Validity()
+
+    @property
+    def size_bytes(self) -> int:
+        return self._offsets.size_bytes + self._data.size_bytes
 
     def append(self, column: BytesColumn) -> None:
         ends = np.cumsum(column.lengths)

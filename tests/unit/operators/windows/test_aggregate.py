@@ -42,13 +42,19 @@ def rows_of(seed: int, count: int = 400, *, disorder_s: float = 3.0) -> pl.DataF
 
 
 def windowed(
-    rows: pl.DataFrame, windows: AlignedWindows, *, seed: int = 0, crash_at: tuple[int, ...] = (), **more: Any
+    rows: pl.DataFrame,
+    windows: AlignedWindows,
+    *,
+    seed: int = 0,
+    crash_at: tuple[int, ...] = (),
+    backend: Any = "heap",
+    **more: Any,
 ) -> pl.DataFrame:
     rng = random.Random(seed)
     settings = weir.Settings(
         batch_rows_max=rng.choice([1, 7, 64]), channel_batches_max=rng.choice([1, 4]), watermark_interval="1ms"
     )
-    env = weir.Environment(parallelism=rng.randint(1, 3), settings=settings)
+    env = weir.Environment(parallelism=rng.randint(1, 3), settings=settings, backend=backend)
     stream = env.from_collection(rows, watermark=weir.bounded_disorder("ts", "3s"), uid="rows")
     result = stream.key_by("key").window(windows, **more).agg(n=weir.count(), total=weir.sum("value"), uid="window")
     result.write(io.Discard(), uid="out")

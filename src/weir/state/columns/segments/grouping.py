@@ -7,7 +7,7 @@ needs more than that is its operator's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,16 +54,17 @@ def grouped(rows: SortedRows, keys: Sequence[str]) -> EqualRows | None:
     return EqualRows(rows, np.flatnonzero(begins), np.cumsum(begins) - 1)
 
 
-def in_key_ranges(sources: Sequence[SortedRows], rows_max: int = PIECE_ROWS) -> Iterator[list[SortedRows]]:
-    """The rows of all of them in stretches of the same keys, about so many rows at once."""
-    sources = [rows for rows in sources if len(rows)]
-    if not sources:
+def in_key_ranges(sources: Sequence[Callable[[], SortedRows]]) -> Iterator[list[SortedRows]]:
+    """The rows of all of them in stretches of the same keys, of about PIECE_ROWS together. They are asked for anew for
+    each stretch: what is on disk need not stay in memory."""
+    ends = [(int(rows.order[0]), int(rows.order[-1]), len(rows)) for of in sources if len(rows := of())]
+    if not ends:
         return
-    count = 1 + sum(map(len, sources)) // rows_max
-    low, high = min(int(rows.order[0]) for rows in sources), max(int(rows.order[-1]) for rows in sources)
+    count = 1 + sum(rows for _, _, rows in ends) // PIECE_ROWS
+    low, high = min(first for first, _, _ in ends), max(last for _, last, _ in ends)
     step = (high - low) // count + 1
     for first in range(low, high + 1, step):
-        found = [between(rows, first, min(first + step - 1, high)) for rows in sources]
+        found = [between(of(), first, min(first + step - 1, high)) for of in sources]
         if any(map(len, found)):
             yield [rows for rows in found if len(rows)]
 

@@ -125,6 +125,10 @@ class SegmentStore:
             self.work(STEP_ROWS + STEP_RATIO * sum(map(len, segments)))
         self._budget.settle()
 
+    def relax(self) -> None:
+        """Nobody works with rows just now: put some into files, and give memory back, where it is too much."""
+        self._budget.settle()
+
     def work(self, rows: int) -> None:
         """Go on with merges that are under way, by about so many rows."""
         while self._merges and rows > 0:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
 import pyarrow as pa
@@ -53,8 +54,8 @@ def tables_of(
             yield from _in_pieces(layout, source, since_us)
         return
     for some in _overlapping(sources):
-        rows = [source.left(since_us) for source in some]
-        for parts in in_key_ranges(rows):
+        # Those that are left as they are lie where they lie.
+        for parts in in_key_ranges([cache(partial(source.left, since_us)) for source in some]):
             whole = shown(together(parts, layout))
             for start in range(0, len(whole), PIECE_ROWS):
                 yield layout.as_table(whole.slice(start, min(start + PIECE_ROWS, len(whole))), None)

@@ -109,7 +109,7 @@ def test_sums_are_shown_once_for_each_key_and_time_by_whoever_reads_them(
     dice = random.Random(seed)
     monkeypatch.setattr(store, "AT_ONCE_ROWS_MAX", dice.choice([10, 300]))
     monkeypatch.setattr(store, "TENDED_ROWS", dice.choice([5, 4_096]))
-    monkeypatch.setattr(grouping.in_key_ranges, "__defaults__", (dice.choice([7, 100, 100_000]),))
+    monkeypatch.setattr(grouping, "PIECE_ROWS", dice.choice([7, 100, 100_000]))
     sums, files = Sums(tmp_path if on_disk else None, dice), states.Shelf()
     since_us = 0
     for number in range(60):
