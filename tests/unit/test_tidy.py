@@ -26,6 +26,7 @@ SUBLADDERS: dict[str, tuple[str, ...]] = {
         "frozen",
         "values",
         "keys",
+        "changes",
         "declared",
         "backend",
         "operator_state timers heap columns",

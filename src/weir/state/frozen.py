@@ -67,6 +67,9 @@ class FrozenState(ABC):
         """Put the state's files; the default writes the whole table."""
         return write_tables(self.tables(), out)
 
+    def keep_for_export(self) -> None:
+        """`export` will be called after `write`, so that `write` must not let go of anything."""
+
     def export(self, out: StateWriter) -> StatePart:
         """Put the whole table, for a savepoint: it refers to no other file, and any backend reads it."""
         return write_tables(self.tables(), out)
@@ -237,7 +240,7 @@ def reader(format: str) -> Callable[[RestoredPart], Iterator[pa.Table]]:
 
 READERS: Mapping[str, tuple[str, str]] = {
     ARROW: ("weir.state.frozen", "read_arrow"),
-    "changes": ("weir.state.columns.slots", "read_changes"),
+    "changes": ("weir.state.changes", "read_changes"),
     "segments": ("weir.state.columns.segments.snapshot", "read_segments"),
     "rocksdb": ("weir.state.rocks.snapshot", "read_rocksdb"),
 }

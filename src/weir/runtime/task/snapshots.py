@@ -137,6 +137,10 @@ class Snapshotter:
         committable = snapshot.prepare() if snapshot.prepare else None
         if skip:
             return _Written((), committable, "aborted before it was written")
+        if snapshot.savepoint is not None:
+            for frozen in snapshot.frozen.values():
+                for state in frozen.states.values():
+                    state.keep_for_export()
         try:
             parts, uploaded_bytes = self._write_parts(snapshot)
         except OSError as error:

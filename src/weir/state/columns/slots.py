@@ -4,19 +4,13 @@ Comes in: which slots are about to change, and a function that reads slots. Goes
 frozen states. Freezing copies nothing: whoever changes a slot that a frozen state still
 stands for first saves what was there. One lock keeps readers and writers apart; it is
 held for a batch, or for a piece of a table.
-
-The format "changes" is a whole table, and tables of rows that replace those before them:
-files up to `detail["whole"]` are the first, in order and without a key twice; in the rest,
-and in what they replace, the last row of a key counts. Rows with `__gone` are no rows.
 """
 
 from __future__ import annotations
 
-import base64
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,37 +18,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.snapshot.parts import StatePart
+from weir.state.changes import FILES_MAX, UNCONFIRMED_MAX, ChangesFormat
 from weir.state.columns.growing import grown
-from weir.state.frozen import (
-    GONE_COLUMN,
-    KEY_GROUP_COLUMN,
-    FrozenState,
-    RestoredPart,
-    RestoredState,
-    StateWriter,
-    decode_table,
-    put_tables,
-)
+from weir.state.frozen import GONE_COLUMN, FrozenState, RestoredState, StateWriter
 from weir.state.keys.hashing import key_groups
-from weir.state.keys.index import FrozenKeys, KeyIndex
+from weir.state.keys.index import FrozenKeys
 from weir.state.keys.xxhash64 import Ints
-
-CHANGES = "changes"
 
 PIECE_ROWS = 16_384
 """Rows that are read at once, with the lock held."""
-
-FILES_MAX = 64
-"""A state in more files than this is written anew."""
 
 WHOLE_ROWS_MIN = 65_536
 """A state so small is written anew rather than in many files."""
 
 WHOLE_RATIO = 1.5
 """Rows in the files of a state, for each of its keys, before it is written anew."""
-
-UNCONFIRMED_MAX = 8
-"""Snapshots without an answer whose changes are told apart; those of older ones are put together."""
 
 _TIER_RATIO = 4
 
@@ -67,9 +45,7 @@ class SlotChanges:
     def __init__(self, schema: pa.Schema, *, keys: int, max_parallelism: int, read: ReadSlots) -> None:
         """`schema`: of the state table; `keys`: how many key columns it has; `read`: the value columns of slots."""
         self.schema = schema
-        self.code = base64.b64encode(schema.serialize().to_pybytes()).decode()
-        """The schema, for comparison: a part of another one cannot be built on."""
-        self.keys = keys
+        self.format = ChangesFormat(schema, schema.names[1 : 1 + keys])
         self.max_parallelism = max_parallelism
         self.read = read
         self.lock = threading.RLock()
@@ -107,7 +83,7 @@ class SlotChanges:
     def restored(self, state: RestoredState) -> None:
         """The slots that there are now are exactly what this state holds: build on its part, if that can be."""
         whole = state.whole
-        if whole is None or whole.part.format != CHANGES or whole.part.detail["schema"] != self.code:
+        if whole is None or not self.format.continues(whole.part):
             return
         self._base = whole.part
         self._dirty[:] = False
@@ -158,16 +134,9 @@ class FrozenSlots(FrozenState):
 
     def write(self, out: StateWriter) -> StatePart:
         if self._since is None:
-            files = put_tables(self._pieces(None), out, shared=True)
-            names = self._changes.schema.names[1 : 1 + self._changes.keys]
-            detail = {"whole": len(files), "rows": len(self._keys), "keys": names, "schema": self._changes.code}
-            return StatePart(CHANGES, files, detail)
+            return self._changes.format.write_whole(self._pieces(None), out)
         base, changed = self._since
-        if not len(changed):
-            return base
-        files = put_tables(self._pieces(changed), out, shared=True, first=len(base.files))
-        detail = {**base.detail, "rows": base.detail["rows"] + len(changed)}
-        return replace(base, files={**base.files, **files}, detail=detail)
+        return self._changes.format.write_changes(base, self._pieces(changed), out) if len(changed) else base
 
     def confirmed(self, part: StatePart) -> None:
         self._changes.confirmed(self._number, part)
@@ -246,28 +215,3 @@ class _Saved:
             order.append(rows)
         back = pa.array(np.argsort(np.concatenate(order), kind="stable"))
         return [pa.concat_arrays(list(columns)).take(back) for columns in zip(*parts, strict=True)]
-
-
-def read_changes(part: RestoredPart) -> Iterator[pa.Table]:
-    """The tables of the format "changes": no key twice, sorted by key group."""
-    files, detail = part.part.files, part.part.detail
-    names = sorted(files)
-    tables = (decode_table(part.files.read(files[name]), files[name].path) for name in names)
-    if len(names) == detail["whole"]:
-        for table in tables:
-            yield _without_gone(table)
-        return
-    everything = pa.concat_tables(tables).combine_chunks()
-    columns = [everything.column(name).combine_chunks() for name in detail["keys"]]
-    index = KeyIndex(pa.schema([everything.schema.field(name) for name in detail["keys"]]))
-    slots = index.slots(columns)
-    last = np.empty(len(index), np.int64)
-    last[slots] = np.arange(len(slots))
-    newest = everything.take(pa.array(last))
-    order = np.argsort(newest.column(KEY_GROUP_COLUMN).to_numpy(), kind="stable")
-    yield _without_gone(newest.take(pa.array(order)))
-
-
-def _without_gone(table: pa.Table) -> pa.Table:
-    column = table.schema.get_field_index(GONE_COLUMN)
-    return table if column < 0 else table.filter(pc.invert(table.column(column))).remove_column(column)

@@ -6,7 +6,8 @@ view's reader has copied what they refer to (some 30 ns a key), or has released 
 the layers are merged, a few entries with each batch of rows.
 
 The law of a `Cells`: what lies in the dictionary itself is its own and may be changed in
-place (a list, say); what lies below may not, but must be copied up first (`own`).
+place (a list, say); what lies below may not, but must be copied up first (`own`). Whoever
+changes a value notes the row (`note`): only those go into the next snapshot.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import compress, islice
 from typing import Any, TypeAlias
 
+from weir.snapshot.parts import StatePart
+from weir.state.declared.changed import IGNORED, ChangedRows, Since
 from weir.state.declared.cursor import Key
 from weir.state.declared.untracked import untrack
 
@@ -39,11 +42,13 @@ Piece: TypeAlias = tuple[list[Key], list[Any]]
 class Cells(dict[Key, Any]):
     """The values of one state by key, the topmost layer. `self[key]` is `default` where there is none."""
 
-    __slots__ = ("below", "default", "gone")
+    __slots__ = ("below", "default", "gone", "note")
 
     def __init__(self, default: Any, below: tuple[Cells, ...] = ()) -> None:
         super().__init__()
         self.default = default
+        self.note = IGNORED
+        """Called with what was changed: a key, or a key and a map key."""
         self.below = below
         """Older layers, the newest first."""
         self.gone: set[Key] = set()
@@ -70,9 +75,26 @@ class Cells(dict[Key, Any]):
         return held
 
     def forget(self, key: Key) -> None:
+        self.drop(key)
+        self.note(key)
+
+    def drop(self, key: Key) -> None:
+        """The same without a note."""
         self.pop(key, None)
         if self.below:
             self.gone.add(key)
+
+
+class MapCells(Cells):
+    """Cells with a dictionary at each key, whose entries are rows of their own."""
+
+    __slots__ = ()
+
+    def forget(self, key: Key) -> None:
+        held = self[key]
+        self.drop(key)
+        for name in held or ():
+            self.note((key, name))
 
 
 class CellsView:
@@ -83,6 +105,10 @@ class CellsView:
         """The newest first."""
         self._release = release
         self._copy: list[Piece] | None = None
+        self.since: Since | None = None
+        """What may be built on, and which rows changed since; None: all of them are written."""
+        self.number = 0
+        """Of this freeze, for whoever confirms it."""
         self.expired: list[Key] = []
         """Keys that the reader found to have expired; noted here for the owner."""
 
@@ -104,6 +130,14 @@ class CellsView:
                     piece, held = list(compress(piece, kept)), list(compress(held, kept))
                 yield piece, held
 
+    def find(self, key: Key) -> Any:
+        """The value of one key, or NOTHING."""
+        for layer in self._layers:
+            found = layer.get(key, NOTHING)
+            if found is not NOTHING or key in layer.gone:
+                return found
+        return NOTHING
+
     def copy(self, *, in_place: bool) -> Sequence[Piece]:
         """The pieces, made by the first call. Unless values may be changed `in_place`, the layers are merged from then
         on. That must be soon, so this does not pause: a layer on top that grew large would hold up the stream whenever
@@ -116,8 +150,12 @@ class CellsView:
                 copy.append(piece)
             self._copy = copy
             if not in_place:
-                self._layers = ()
+                self.let_go()
         return self._copy
+
+    def let_go(self) -> None:
+        """No more will be read, but for what was copied."""
+        self._layers = ()
 
     def discard(self, breathe: Callable[[], None]) -> None:
         """Let go of the copy, piece by piece: it may be all that still holds values that were replaced since."""
@@ -147,10 +185,19 @@ def _is_in(layers: Sequence[Cells], key: Key) -> bool:
 class Layers:
     """The layers of one state. `live`, the topmost, is also handed to `attach` whenever it is another one."""
 
-    def __init__(self, default: Any, attach: Callable[[Cells], None]) -> None:
-        self.live = Cells(default)
+    def __init__(
+        self,
+        default: Any,
+        attach: Callable[[Cells], None],
+        kind: type[Cells] = Cells,
+        changes: ChangedRows | None = None,
+    ) -> None:
+        """`changes`: notes what changed, so that later snapshots need not write everything."""
+        self.live = kind(default)
         untrack(self.live)
+        self._kind = kind
         self._attach = attach
+        self._changes = changes
         self._frozen: list[Cells] = []
         """The oldest first."""
         self._views: list[CellsView] = []
@@ -161,10 +208,29 @@ class Layers:
         """Everything as it is now. Takes no longer for more entries."""
         if self.live or self.live.gone or not self._frozen:
             self._frozen.append(self.live)
-            self._put_on_top(Cells(self.live.default))
+            self._put_on_top(self._kind(self.live.default))
         view = CellsView(tuple(reversed(self._frozen)), self._released)
         self._views.append(view)
+        if self._changes is not None:
+            view.number, view.since = self._changes.freeze(self._entries)
+            self.live.note = self._changes.note
         return view
+
+    @property
+    def _entries(self) -> int:
+        """About how many there are: those that are in several layers count again."""
+        return len(self.live) + sum(map(len, self._frozen))
+
+    def restored(self, part: StatePart) -> None:
+        """What there is now is exactly what this part of a checkpoint holds."""
+        if self._changes is not None:
+            self._changes.restored(part)
+            self.live.note = self._changes.note
+
+    def confirmed(self, view: CellsView, part: StatePart) -> None:
+        """A completed checkpoint holds the part that was written of a view."""
+        if self._changes is not None:
+            self._changes.confirmed(view.number, part)
 
     def _released(self, view: CellsView) -> None:
         self._views.remove(view)
@@ -174,6 +240,9 @@ class Layers:
         """Merge some entries back and drop some that have expired; called with each batch of `keys_count` rows."""
         # Since the last time, containers may have been put in.
         untrack(self.live)
+        if self._changes is not None:
+            self._changes.tidy(self._entries)
+            self.live.note = self._changes.note
         if not (self._frozen or self._expired):
             return
         budget = MERGE_ENTRIES_LEAST + MERGE_ENTRIES_PER_KEY * keys_count
@@ -211,16 +280,17 @@ class Layers:
         count = min(budget, len(live.gone))
         for _ in range(count):
             # One that is back in the layer itself comes to the one below with the other entries.
-            below.forget(live.gone.pop())
+            below.drop(live.gone.pop())
         return count
 
     def _put_on_top(self, live: Cells) -> None:
         untrack(live)
         live.below = tuple(reversed(self._frozen))
+        live.note = IGNORED if self._changes is None else self._changes.note
         self.live = live
         self._attach(live)
 
     def clear(self) -> None:
         self._frozen.clear()
         self._expired.clear()
-        self._put_on_top(Cells(self.live.default))
+        self._put_on_top(self._kind(self.live.default))

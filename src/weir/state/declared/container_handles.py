@@ -8,7 +8,7 @@ dictionary holds a pair for each entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from weir.state.declared.cursor import KeyCursor
@@ -73,6 +73,7 @@ class CellList:
             self._write([*self._default, *encoded])
         else:
             own.extend(encoded)
+            self.data.note(self._cursor.key)
 
     def _encoded(self, values: Iterable[Any]) -> list[Any]:
         try:
@@ -90,7 +91,9 @@ class CellList:
 
     def _write(self, held: list[Any]) -> None:
         untrack(held)
-        self.data[self._cursor.key] = held
+        key, data = self._cursor.key, self.data
+        data[key] = held
+        data.note(key)
 
 
 class TimedCellList(CellList):
@@ -113,6 +116,7 @@ class TimedCellList(CellList):
             return None
         if self._on_read:
             self.data.own(self._cursor.key).touched_ms = now_ms
+            self.data.note(self._cursor.key)
         return held  # type: ignore[no-any-return]
 
     def _own(self) -> list[Any] | None:
@@ -235,15 +239,22 @@ class CellMap:
         if own is None:
             self.data[self._cursor.key] = own = {}
         own.update(entries)
+        self._note([key for key, _ in entries])
 
-    def _drop(self, keys: Iterable[Any]) -> None:
+    def _drop(self, keys: Sequence[Any]) -> None:
         own = self.data.own(self._cursor.key)
         if own is None:
             return
         for key in keys:
             own.pop(key, None)
+        self._note(keys)
         if not own:
             self.clear()
+
+    def _note(self, keys: Iterable[Any]) -> None:
+        key, note = self._cursor.key, self.data.note
+        for name in keys:
+            note((key, name))
 
 
 class GuardedMap(CellMap):
@@ -263,7 +274,7 @@ class GuardedMap(CellMap):
         self._check()
         super()._store(entries)
 
-    def _drop(self, keys: Iterable[Any]) -> None:
+    def _drop(self, keys: Sequence[Any]) -> None:
         self._check()
         super()._drop(keys)
 
@@ -293,6 +304,7 @@ class TimedCellMap(CellMap):
             return UNSET
         if self._on_read:
             self.data.own(self._cursor.key)[key] = (pair[0], now_ms)
+            self._note([key])
         return pair[0]
 
     def _entries(self) -> Iterable[tuple[Any, Any]]:
@@ -300,6 +312,7 @@ class TimedCellMap(CellMap):
         found = [(key, pair[0]) for key, pair in self._alive(now_ms).items()]
         if self._on_read and found:
             self.data.own(self._cursor.key).update((key, (held, now_ms)) for key, held in found)
+            self._note([key for key, _ in found])
         return found
 
     def _count(self) -> int:

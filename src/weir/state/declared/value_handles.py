@@ -37,6 +37,10 @@ class CellData(Protocol):
     def forget(self, key: Key) -> None:
         """Make it as if the key had never had a value."""
 
+    @property
+    def note(self) -> Callable[[Any], None]:
+        """To be called with what was changed: the key, or a key and a map key. Not for what `forget` does."""
+
 
 class CellValue:
     """The handle of one value state."""
@@ -55,7 +59,9 @@ class CellValue:
 
     def set(self, value: Any) -> None:
         if self._is_exact(value):
-            self.data[self._cursor.key] = value
+            key, data = self._cursor.key, self.data
+            data[key] = value
+            data.note(key)
         else:
             self._set_other(value)
 
@@ -72,9 +78,12 @@ class CellValue:
 
     def _set_other(self, value: Any) -> None:
         try:
-            self.data[self._cursor.key] = self._normalise(value)
+            made = self._normalise(value)
         except NotOfType as problem:
             raise self._refuse(problem) from None
+        key, data = self._cursor.key, self.data
+        data[key] = made
+        data.note(key)
 
 
 class CellInteger(CellValue):
@@ -88,7 +97,9 @@ class CellInteger(CellValue):
 
     def set(self, value: Any) -> None:
         if type(value) is int and self._low <= value <= self._high:
-            self.data[self._cursor.key] = value
+            key, data = self._cursor.key, self.data
+            data[key] = value
+            data.note(key)
         else:
             self._set_other(value)
 
@@ -134,10 +145,13 @@ class CellRow:
 
     def set(self, row: tuple[Any, ...]) -> None:
         kinds = tuple(map(type, row))
+        key, data = self._cursor.key, self.data
         if kinds in self._plain:
-            self.data[self._cursor.key] = row[:]
+            data[key] = row[:]
+            data.note(key)
             return
-        self.data[self._cursor.key] = tuple([n(value) for n, value in zip(self._normalisers, row)])
+        data[key] = tuple([n(value) for n, value in zip(self._normalisers, row)])
+        data.note(key)
         if len(self._plain) < ROW_SHAPES_MAX and all(kind in usual for kind, usual in zip(kinds, self._usual)):
             self._plain.add(kinds)
 
@@ -158,7 +172,9 @@ class Holder:
         return self.data[self._cursor.key]
 
     def write(self, held: Any) -> None:
-        self.data[self._cursor.key] = held
+        key, data = self._cursor.key, self.data
+        data[key] = held
+        data.note(key)
 
     def clear(self) -> None:
         self.data.forget(self._cursor.key)
@@ -188,7 +204,7 @@ class TimedHolder(Holder):
         return pair[0]
 
     def write(self, held: Any) -> None:
-        self.data[self._cursor.key] = (held, self._now_ms())
+        super().write((held, self._now_ms()))
 
 
 def holder_of(state: KeyedState, cursor: KeyCursor, now_ms: Callable[[], int]) -> Holder:

@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from weir.errors import CheckpointError, PlanError
-from weir.state.declared.cells import NOTHING, Cells, Layers
+from weir.state.declared.cells import NOTHING, Cells, Layers, MapCells
+from weir.state.declared.changed import ChangedRows
 from weir.state.declared.container_handles import CellList, CellMap, TimedCellList, TimedCellMap
 from weir.state.declared.cursor import Key, KeyCursor
 from weir.state.declared.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, RowHandle, ValueHandle
@@ -32,7 +33,7 @@ from weir.state.declared.value_handles import (
 )
 from weir.state.frozen import FrozenState, RestoredState
 from weir.state.heap.forms import HeldForm, held_form
-from weir.state.heap.tables import FrozenHeap
+from weir.state.heap.tables import FrozenHeap, HeapTables
 from weir.state.keys.codec import KeyCodec
 from weir.state.place import StatePlace
 from weir.state.values.conversion import copier, to_list
@@ -41,13 +42,27 @@ RESTORE_ROWS = 65_536
 """Rows of a restored table that become Python objects at once."""
 
 
-@dataclass(frozen=True)
+SWEEPS_PER_TTL = 4
+"""How often all keys are looked at for what has expired, while a time-to-live passes: in a snapshot, by its thread."""
+
+
+@dataclass
 class _State:
     """One declared state."""
 
     layout: TableLayout
     layers: Layers
     form: HeldForm
+    tables: HeapTables
+    swept_ms: int
+
+    def sweeps(self, now_ms: int) -> bool:
+        """Whether the snapshot that is taken now is to look for what has expired."""
+        ttl = self.layout.shape.ttl
+        if ttl is None or now_ms - self.swept_ms < ttl.after_ms / SWEEPS_PER_TTL:
+            return False
+        self.swept_ms = now_ms
+        return True
 
 
 class HeapBackend:
@@ -131,8 +146,10 @@ class HeapBackend:
         def attach(live: Cells) -> None:
             owner.data = live
 
-        layout = TableLayout(self._codec.schema, shape)
-        self._states[shape.name] = _State(layout, Layers(default, attach), held_form(shape, decode))
+        layout, form = TableLayout(self._codec.schema, shape), held_form(shape, decode)
+        tables = HeapTables(self._codec, layout, form, max_parallelism=self._max_parallelism)
+        layers = Layers(default, attach, MapCells if form.entries else Cells, ChangedRows())
+        self._states[shape.name] = _State(layout, layers, form, tables, swept_ms=self._now_ms())
 
     # --- Batches ---
 
@@ -152,6 +169,8 @@ class HeapBackend:
                 state.layers.live.forget(key)
             elif kept is not held:
                 state.layers.live[key] = kept
+                for name in held.keys() - kept.keys():
+                    state.layers.live.note((key, name))
 
     # --- Snapshots ---
 
@@ -160,11 +179,10 @@ class HeapBackend:
         return {
             name: FrozenHeap(
                 state.layers.freeze(),
-                self._codec,
-                layout=state.layout,
-                form=state.form,
-                max_parallelism=self._max_parallelism,
+                state.tables,
+                state.layers.confirmed,
                 now_ms=now_ms,
+                sweeps=state.sweeps(now_ms),
             )
             for name, state in self._states.items()
         }
@@ -182,6 +200,9 @@ class HeapBackend:
                 adapted = state.layout.adapted(table, now_ms)
                 state.layout.check_groups(adapted, self._key_groups)
                 self._take_over(state, adapted)
+            whole = restored.whole
+            if whole is not None and state.tables.format.continues(whole.part):
+                state.layers.restored(whole.part)
 
     def _take_over(self, state: _State, table: pa.Table) -> None:
         width = 1 + len(self._codec.schema)

@@ -46,6 +46,9 @@ class HeldForm(ABC):
 
     keys_counted_at_once: int | None = None
     """Keys whose rows are counted at once; None: each has at most one."""
+    entries = False
+    """Whether each key has a row for each entry of a dictionary, rather than one."""
+    expires = False
 
     @property
     def in_place(self) -> bool:
@@ -94,6 +97,8 @@ class _Values(HeldForm):
 class _TimedValues(_Values):
     """Pairs of a value and its last touch."""
 
+    expires = True
+
     def __init__(self, decode: Decode, after_ms: int) -> None:
         super().__init__(decode)
         self._after_ms = after_ms
@@ -133,6 +138,8 @@ class _Lists(HeldForm):
 
 
 class _TimedLists(_Lists):
+    expires = True
+
     def __init__(self, after_ms: int) -> None:
         self._after_ms = after_ms
 
@@ -151,6 +158,7 @@ class _TimedLists(_Lists):
 
 class _Maps(HeldForm):
     keys_counted_at_once = CONTAINERS_AT_ONCE
+    entries = True
 
     def __init__(self, key_type: pa.DataType) -> None:
         # Only floats have values that are read back as others: NaN is one of many.
@@ -178,6 +186,8 @@ class _Maps(HeldForm):
 
 class _TimedMaps(_Maps):
     """Dictionaries of pairs."""
+
+    expires = True
 
     def __init__(self, key_type: pa.DataType, after_ms: int) -> None:
         super().__init__(key_type)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from weir.state.declared.changed import IGNORED
 from weir.state.declared.container_handles import TimedList
 from weir.state.declared.cursor import Key
 from weir.state.declared.tables import Shape
@@ -65,6 +66,9 @@ class RocksCells(dict[Key, Any]):
     """The values of one state by key. `self[key]` is `default` where there is none."""
 
     __slots__ = ("_codec", "_database", "_retained_bytes", "clean", "default", "gone")
+
+    note = IGNORED
+    """What was changed lies in the dictionary itself."""
 
     def __init__(self, database: Database, codec: HeldCodec, default: Any) -> None:
         super().__init__()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from weir.state.declared.changed import IGNORED
 from weir.state.declared.cursor import Key
 from weir.state.declared.forms import key_form
 from weir.state.rocks.cells import CHANGED_KEYS_MAX, HeldCodec
@@ -33,6 +34,9 @@ _FORMATS = {
 
 class RocksMaps:
     """The maps of one state by key. `self[key]` is the map of a key, whether or not it has entries."""
+
+    note = IGNORED
+    """What was changed is put here."""
 
     def __init__(self, database: Database, codec: HeldCodec, map_key: pa.DataType) -> None:
         self.default = None

@@ -57,8 +57,9 @@ class Table:
 
 def content(table: pa.Table) -> dict[str, int]:
     assert GONE_COLUMN not in table.schema.names
-    groups = table[KEY_GROUP_COLUMN].to_pylist()
-    assert groups == sorted(groups)
+    for batch in table.to_batches():
+        groups = batch[KEY_GROUP_COLUMN].to_pylist()
+        assert groups == sorted(groups)
     found = dict(zip(table["key"].to_pylist(), table["number"].to_pylist(), strict=True))
     assert len(found) == table.num_rows
     assert table["text"].to_pylist() == [f"text {number}" for number in table["number"].to_pylist()]
