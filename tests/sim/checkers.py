@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import polars as pl
 import pyarrow as pa
 
+from tests.sim.at_most_once import check_at_most_once
 from tests.sim.compaction import compacted_parts
 from tests.sim.externals import Row, SimSource
 from tests.sim.stage import SimulationFailed
@@ -44,6 +45,10 @@ def check_now(world: World) -> None:
     world.hands.finish()
     with world.storage.quiet():
         manifest = check_storage(world)
+        if world.kept.is_wanted:
+            if not world.hands.went_back:
+                check_at_most_once(world, lambda expectation: committed_rows(world, expectation))
+            return
         read = world.job.rows
         if world.stopped is not None or manifest.attempt in world.users.drained:
             read = world.job.rows_read(manifest, CheckpointFiles(world.store().storage))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from tests.sim.at_most_once import perhaps_at_most_once
 from tests.sim.externals import SCHEMA, External, Row, SimFileSink, SimSink, SimSource, make_rows, to_batch
 from tests.sim.kinds import draw_kind
 from tests.sim.storage import SCHEME
@@ -44,7 +45,8 @@ def drawn_job(rng: random.Random, seed: int, external: External, *, region_rng: 
     job = with_regions(draw_job(rng, external), region_rng, external, time_rng=time_rng)
     if seed % LOOPED_EVERY == LOOPED_AT:
         job = with_loop(job, random.Random(f"loops of {seed}"), external)
-    return on_disk(job, random.Random(f"disks of {seed}"))
+    job = on_disk(job, random.Random(f"disks of {seed}"))
+    return perhaps_at_most_once(job, random.Random(f"at most once of {seed}"), external)
 
 
 def draw_job(rng: random.Random, external: External) -> Job:
@@ -172,7 +174,7 @@ def _draw_sink(rng: random.Random, end: str, external: External) -> Sink:
 def draw_checkpoints(rng: random.Random) -> Checkpoints:
     # A time-out that a checkpoint cannot meet makes the job restart for ever: short ones only where many are tolerated.
     tolerable_failures = rng.choice([0, 2, 100])
-    return Checkpoints(
+    drawn = Checkpoints(
         every=rng.choice(["1ms", "3ms", "3ms", "8ms", "8ms", "25ms", "80ms", None]),
         timeout=rng.choice(["20ms", "50ms", "1s"] if tolerable_failures == 100 else ["1s", "5s"]),
         min_pause=rng.choice(["0ms", "0ms", "3ms"]),
@@ -181,3 +183,4 @@ def draw_checkpoints(rng: random.Random) -> Checkpoints:
         retain=rng.choice([1, 2, 3]),
         mode=rng.choice(MODES),
     )
+    return replace(drawn, on_restart="from_the_beginning") if drawn.mode == "none" else drawn

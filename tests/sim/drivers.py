@@ -105,7 +105,7 @@ class SimDriver(Process):
         SinkDesk(config, lineage, store.check_newest, lives=store.lives).validate(self._plan)
         store.adopt(self.name, config.resume)
         self.adopted_at = world.steps
-        settings = CoordinatorSettings.from_config(world.job.checkpoints)
+        settings = CoordinatorSettings.from_config(config.checkpoints, is_at_most_once=config.is_at_most_once)
         return Driver(
             config,
             self._plan,
@@ -269,6 +269,7 @@ class SimDriver(Process):
         if not self.is_forgotten:
             self._world.users.noticed(notice)
         self._world.hands.noticed(notice)
+        self._world.kept.noticed(notice)
 
 
 class AmbushedBackground(SimBackground):

@@ -9,6 +9,7 @@ from __future__ import annotations
 FIRST_SEED = {
     "aborted_epoch_dropped": 49,
     "attempts_that_never_started_count": 38,
+    "barrier_overtakes_what_was_read": 27,
     "claim_without_a_second_look": 26,
     "commit_before_publication": 24,
     "create_looks_and_then_writes": 92,
@@ -54,6 +55,7 @@ FIRST_SEED = {
     "restored_epochs_not_committed": 5,
     "results_that_wait_are_lost": 539,
     "retirements_overlap_and_look_once": 10,
+    "rows_go_on_before_they_are_noted": 24,
     "rows_in_flight_are_lost": 54,
     "savepoint_published_before_sinks_commit": 25,
     "segment_is_pruned_too_early": 11,
@@ -68,5 +70,6 @@ FIRST_SEED = {
     "watermark_is_forgotten_on_restore": 238,
     "watermark_is_the_greatest": 6,
     "watermarks_overtake_calls": 54,
+    "what_is_noted_is_forgotten_by_the_next_driver": 125,
     "window_is_emitted_early": 12,
 }

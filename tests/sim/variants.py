@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+from tests.sim.at_most_once import AT_MOST_ONCE_VARIANTS
 from tests.sim.care_variants import CARE_VARIANTS
 from tests.sim.loops import LOOP_VARIANTS
 from tests.sim.patching import all_of, patched, patched_here
@@ -357,6 +358,7 @@ VARIANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         *SINK_VARIANTS,
         *CARE_VARIANTS,
         *TIME_VARIANTS,
+        *AT_MOST_ONCE_VARIANTS,
         *LOOP_VARIANTS,
     )
 }

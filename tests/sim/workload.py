@@ -128,14 +128,14 @@ class Job:
         way round in a loop."""
         beside: list[Row] = [] if self.beside is None else self.beside.rows_read(manifest, files)
         inside = loops.rows_inside(manifest, self.prefix, files) if self.has_loop else {}
-        return beside + [row for row in self._handed_out(manifest) if row[0] not in inside]
+        return beside + [row for row in self.handed_out(manifest) if row[0] not in inside]
 
     def loop_states(self, manifest: Manifest, files: CheckpointFiles) -> dict[str, dict[int, tuple[int, int]]]:
         """The same as `states` for what is in loops."""
         found: dict[str, dict[int, tuple[int, int]]] = {}
         for region in self.regions:
             if region.has_loop:
-                rows = region._answer(region._handed_out(manifest))
+                rows = region._answer(region.handed_out(manifest))
                 inside = loops.rows_inside(manifest, region.prefix, files)
                 found[f"{region.prefix}round"] = loops.state_of(rows, inside)
         return found
@@ -144,7 +144,8 @@ class Job:
     def has_loop(self) -> bool:
         return any(end == "loop" for end, _ in self.ends)
 
-    def _handed_out(self, manifest: Manifest) -> list[Row]:
+    def handed_out(self, manifest: Manifest) -> list[Row]:
+        """What the sources of this region had handed out, by the positions in a checkpoint."""
         read: list[Row] = []
         for i, (source, rows) in enumerate(self.sources):
             operator = manifest.operators[Uid(f"{self.prefix}source-{i}")]
@@ -380,4 +381,4 @@ def totals_of(rows: Sequence[Row]) -> dict[int, tuple[int, int]]:
 def _sink_like(sink: Sink, external: External, place: str) -> Sink:
     if isinstance(sink, FileSink):
         return SimFileSink(external, f"{SCHEME}://{place}", sink.format, roll_rows=sink.roll_rows)  # type: ignore[arg-type]
-    return SimSink(external)
+    return SimSink(external) if isinstance(sink, SimSink) else type(sink)(external)  # type: ignore[call-arg]

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from greenlet import getcurrent
 
 from tests.sim import faults, turns
+from tests.sim.at_most_once import KeptRows
 from tests.sim.disks import Disks
 from tests.sim.draws import drawn_job
 from tests.sim.drivers import SimDriver
@@ -96,7 +97,7 @@ class World:
         # Users draw from numbers of their own, so that a run without them is the same as it ever was.
         self.users: Users = Users(self, after.users.rng if after else random.Random(f"users of {seed}"))
         self.hands: Hands = Hands(self, after.hands.rng if after else random.Random(f"hands of {seed}"))
-        self.watch = Watch(self)
+        self.watch, self.kept = Watch(self), KeptRows(self)
         self.sinks: list[Sink] = self.job.sinks
         self.stages: dict[tuple[int, AttemptId], SimStage] = {}
         self.orphans: list[Call] = []  # of processes that are gone; each may still take effect
@@ -270,6 +271,7 @@ class World:
         self.completed_ids.append(checkpoint)
         self.ids_since_backup.append(checkpoint)
         self.newest_completed = checkpoint
+        self.kept.completed(checkpoint)
 
     @property
     def is_drivers_call(self) -> bool:

@@ -201,8 +201,8 @@ class Environment:
         return self._plan()
 
     def explain(self, format: Format = "text") -> str:
-        """The plan as text, or as a Mermaid diagram."""
-        return explained(self.plan(), format)
+        """The plan as text, with what it guarantees, or as a Mermaid diagram."""
+        return explained(self.plan(), format, self._config())
 
     # --- Jobs -------------------------------------------------------------------------------------------
 

@@ -11,8 +11,10 @@ from typing import Any, Literal, TypeAlias
 
 import polars as pl
 
+from weir.config import JobConfig
 from weir.errors import PlanError
 from weir.graph.explain import explain, mermaid
+from weir.graph.guarantees import guarantee_of
 from weir.graph.plan import Plan
 
 Format: TypeAlias = Literal["text", "mermaid"]
@@ -34,10 +36,11 @@ def _value(value: Any) -> pl.Expr:
     return pl.lit(value)
 
 
-def explained(made: Plan, format: Format) -> str:
-    """A plan in the format that was asked for."""
+def explained(made: Plan, format: Format, config: JobConfig | None = None) -> str:
+    """A plan in the format that was asked for; the text with what a job of this configuration promises."""
     if format == "text":
-        return explain(made)
+        promised = "" if config is None else f"\n\nguarantee: {guarantee_of(made, config)}"
+        return f"{explain(made)}{promised}"
     if format == "mermaid":
         return mermaid(made)
     raise PlanError(f"explain: format {format!r} is neither 'text' nor 'mermaid'")

@@ -12,6 +12,7 @@ from weir.config.units import Bytes, Duration, Milliseconds, Size, duration_ms, 
 from weir.errors import ConfigError, shown
 
 Mode: TypeAlias = Literal["exactly_once", "at_least_once", "none"]
+OnRestart: TypeAlias = Literal["continue", "from_the_beginning"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,11 @@ class Checkpoints:
 
     every:              time from one trigger to the next; None: only on request and at the end
     to:                 a storage URI (file, s3, gs, hdfs …), a local path, or None: the driver's memory
-    mode:               "exactly_once" aligns, "at_least_once" does not, "none" takes no periodic checkpoints
+    mode:               "exactly_once" aligns, "at_least_once" does not, "none" takes no periodic checkpoints of state
+    on_restart:         with mode="none" and a restart strategy: "continue" loses the state, and sources go on behind
+                        what they had read, so that every row counts at most once, and every `every` sinks commit what
+                        they have; "from_the_beginning" starts anew, from the last checkpoint that was asked for if
+                        there is one, and commits at the end only
     timeout:            a checkpoint that takes longer is aborted
     min_pause:          least time between the end of one and the start of the next
     max_concurrent:     how many may be under way at once
@@ -34,6 +39,7 @@ class Checkpoints:
     every: Duration | None = "10s"
     to: str | None = None
     mode: Mode = "exactly_once"
+    on_restart: OnRestart = "continue"
     timeout: Duration = "10m"
     min_pause: Duration = 0
     max_concurrent: int = 1
@@ -60,6 +66,13 @@ class Checkpoints:
         check_booleans(self, "exclusive_storage")
         if self.mode not in ("exactly_once", "at_least_once", "none"):
             raise ConfigError(f"Checkpoints.mode: {self.mode!r} is not one of exactly_once, at_least_once, none")
+        if self.on_restart not in ("continue", "from_the_beginning"):
+            raise ConfigError(f"Checkpoints.on_restart: {self.on_restart!r} is not one of continue, from_the_beginning")
+        if self.on_restart != "continue" and self.mode != "none":
+            raise ConfigError(
+                f"Checkpoints.on_restart: with mode={self.mode!r} a restart goes on from the last checkpoint; "
+                f'{self.on_restart!r} needs mode="none"'
+            )
         for name, least in (("max_concurrent", 1), ("tolerable_failures", 0), ("retain", 1)):
             check_at_least(self, name, least)
         if self._every_ms is not None and self._every_ms < 1:
@@ -76,3 +89,8 @@ class Checkpoints:
     def interval_ms(self) -> int | None:
         """Time between two periodic triggers; None when there are none."""
         return None if self.mode == "none" else self._every_ms
+
+    @property
+    def commit_interval_ms(self) -> int | None:
+        """Time between two commits of what sinks have written, where no state is snapshotted; None: not on the way."""
+        return self._every_ms

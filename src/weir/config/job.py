@@ -31,6 +31,14 @@ class JobConfig:
     allow_dropped_state: bool = False
     """State of operators that are no longer there may be left out when a checkpoint is restored."""
 
+    @property
+    def is_at_most_once(self) -> bool:
+        """After a failure the state is lost, and sources go on behind all that they had handed out."""
+        checkpoints = self.checkpoints
+        if checkpoints is None or checkpoints.mode != "none" or checkpoints.on_restart != "continue":
+            return False
+        return not isinstance(self.restart, NoRestart)
+
     def __post_init__(self) -> None:
         check_booleans(self, "resume", "allow_dropped_state")
         if not self.name:

@@ -23,6 +23,9 @@ class Barrier:
     base: CheckpointId | None = None
     """The newest that was complete when this one began. A subtask may hear of that from here first, since barriers come
     another way than the driver's word; its snapshot builds on this one or a newer, for older ones may be gone."""
+    is_stateless: bool = False
+    """Only positions and what sinks have to commit belong to the checkpoint; state goes into the savepoint, if there is
+    one, and nowhere else."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex, VertexId
-from weir.snapshot.parts import Json, OperatorPart
+from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex, Uid, VertexId
+from weir.snapshot.parts import Json, OperatorPart, Reserved
 
 # --- Task to driver ---------------------------------------------------------------------------------
 
@@ -137,9 +137,24 @@ class SourcesReached:
     sources: tuple[SourceReached, ...]
 
 
+@dataclass(frozen=True)
+class PositionReached:
+    """How far one reader of a source has read, with rows that wait until no later attempt hands them out again."""
+
+    attempt: AttemptId
+    task: TaskIndex
+    subtask: SubtaskId
+    uid: Uid
+    number: int
+    """Counts what this subtask has told."""
+    position: Json
+    read_behind: CheckpointId
+    """The newest checkpoint that this subtask has begun, or was restored from, if it has read anything since."""
+
+
 FromTask: TypeAlias = (
     "TaskRegistered | TaskRunning | SnapshotTaken | SnapshotDeclined | EpochsCommitted | SubtaskFinished"
-    " | TaskFailed | Heartbeat | SourcesReached"
+    " | TaskFailed | Heartbeat | SourcesReached | PositionReached"
 )
 
 
@@ -155,6 +170,12 @@ class DeployTask:
     restore: CheckpointId | None
     origin: str | None = field(default=None, repr=False)
     """Where the checkpoint to restore lies (a savepoint, for example); None: among the job's own."""
+    positions: Mapping[Uid, Reserved] = field(default_factory=dict)
+    """Sources that go on from further than the checkpoint says."""
+    loses_state: bool = False
+    """What state is in the checkpoint is left out: rows were read behind it."""
+    reserves: bool = False
+    """Rows wait in their sources until it is noted that they were read: every row counts at most once."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +188,8 @@ class TriggerCheckpoint:
     pause: bool = False
     base: CheckpointId | None = None
     """The newest that is complete."""
+    is_stateless: bool = False
+    """Only positions, and what sinks have to commit."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +242,16 @@ class AlignSources:
     slowest_us: Mapping[str, int]
 
 
+@dataclass(frozen=True)
+class PositionReserved:
+    """What a reader has told with this number is noted: the rows before it may go on."""
+
+    attempt: AttemptId
+    subtask: SubtaskId
+    number: int
+
+
 ToTask: TypeAlias = (
     "DeployTask | TriggerCheckpoint | AbortCheckpoint | CheckpointCompleted | ResumeSources | DrainSources | StopTask"
-    " | AlignSources"
+    " | AlignSources | PositionReserved"
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias, TypeVar
 
-from weir.ids import CheckpointId, Uid
+from weir.ids import AttemptId, CheckpointId, Uid
 
 Json: TypeAlias = Any
 """What json.dumps takes: None, bool, int, float, str, list, dict with string keys."""
@@ -25,6 +25,32 @@ class Position:
     """Where a reader of a source goes on."""
 
     value: Json
+
+
+@dataclass(frozen=True)
+class Reserved:
+    """How far the readers of one source have come for good: no later attempt hands out again what is before that."""
+
+    positions: tuple[Json, ...]
+    """By the subtask's index; there are as many as there were readers."""
+
+
+NOT_READ = CheckpointId(0)
+"""Nothing was read behind any checkpoint."""
+
+
+@dataclass(frozen=True)
+class ReservedSources:
+    """The same of all sources of a job that are read at most once, as it was noted under an attempt."""
+
+    attempt: AttemptId
+    sources: Mapping[Uid, Reserved]
+    read_behind: CheckpointId = NOT_READ
+    """The newest checkpoint behind which rows were read: what its state, and that of older ones, would put out may be
+    out already."""
+
+
+NONE_RESERVED = ReservedSources(AttemptId(0), {})
 
 
 @dataclass(frozen=True)

@@ -176,3 +176,28 @@ def test_nobody_outside_of_config_parses_a_setting() -> None:
         and any(isinstance(part, ast.Attribute) and part.attr in names for a in node.args for part in ast.walk(a))
     ]
     assert parsed == []
+
+
+def test_what_a_restart_does_without_checkpoints_of_state_is_said_only_where_there_are_none() -> None:
+    assert Checkpoints(mode="none").on_restart == "continue"
+    assert Checkpoints(every="5s", mode="none", on_restart="from_the_beginning").commit_interval_ms == 5_000
+    with pytest.raises(ConfigError, match=r"on_restart: 'latest' is not one of continue, from_the_beginning"):
+        Checkpoints(mode="none", on_restart="latest")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"a restart goes on from the last checkpoint; .* needs mode=\"none\""):
+        Checkpoints(on_restart="from_the_beginning")
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "restart", "is_at_most_once"),
+    [
+        (Checkpoints(mode="none"), FixedDelay(), True),
+        (Checkpoints(mode="none", on_restart="from_the_beginning"), FixedDelay(), False),
+        (Checkpoints(mode="none"), NoRestart(), False),
+        (Checkpoints(), FixedDelay(), False),
+        (None, FixedDelay(), False),
+    ],
+)
+def test_a_job_is_at_most_once_if_it_restarts_and_keeps_no_state(
+    checkpoints: Checkpoints | None, restart: NoRestart | FixedDelay, is_at_most_once: bool
+) -> None:
+    assert JobConfig("job", checkpoints, restart).is_at_most_once is is_at_most_once

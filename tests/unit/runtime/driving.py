@@ -20,7 +20,7 @@ from tests.unit.runtime.fakes import (
     run_one,
 )
 from tests.unit.runtime.stores import LIFE, store_of
-from weir.config import Checkpoints, FixedDelay, JobConfig, Restart, Settings
+from weir.config import Checkpoints, FixedDelay, JobConfig, Mode, Restart, Settings
 from weir.graph.plan import Forward, Plan
 from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex
 from weir.operators.sink import Sink
@@ -105,12 +105,13 @@ class Stage:
         every: str | None = "1s",
         tolerable_failures: int = 0,
         lineage: str = LIFE,
+        mode: Mode = "exactly_once",
     ) -> None:
         self.clock, self.background, self.cluster = SimClock(), QueuedBackground(), FakeCluster()
         self.storage = storage or FaultyStorage()
         self.notices: list[Notice] = []
         self.plan = plan or two_tasks()
-        checkpoints = Checkpoints(every=every, tolerable_failures=tolerable_failures)
+        checkpoints = Checkpoints(every=every, tolerable_failures=tolerable_failures, mode=mode)
         config = JobConfig(
             "job", checkpoints, restart or FixedDelay(attempts=100, delay="100ms"), SETTINGS, resume=resume
         )
@@ -123,7 +124,7 @@ class Stage:
             cluster=self.cluster,
             store=store_of(self.storage, current_lineage(self.storage) or LIFE if resume else lineage),
             opener=open_storage,
-            settings=CoordinatorSettings.from_config(checkpoints),
+            settings=CoordinatorSettings.from_config(checkpoints, is_at_most_once=config.is_at_most_once),
             notify=self.notices.append,
             chance=lambda: 1.0,
         )

@@ -156,7 +156,8 @@ class CheckpointDesk:
                 None, f"no id for checkpoint {id}: storage was away too long", code=StorageUnavailable.code
             )
             return
-        self._attempts.tell(lambda attempt: m.TriggerCheckpoint(attempt, id, savepoint, pause, base))
+        stateless = effect.is_stateless
+        self._attempts.tell(lambda attempt: m.TriggerCheckpoint(attempt, id, savepoint, pause, base, stateless))
 
     def _abort(self, effect: orders.SendAbort) -> None:
         self._attempts.tell(lambda attempt: m.AbortCheckpoint(attempt, effect.checkpoint))

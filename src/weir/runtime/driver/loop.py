@@ -31,6 +31,7 @@ from weir.runtime.driver.phases import Phase
 from weir.runtime.driver.region import Region, laid_out
 from weir.runtime.driver.region_machine import AllRun
 from weir.runtime.driver.rescaling import RescaleDesk
+from weir.runtime.driver.reservation_desk import ReservationDesk
 from weir.runtime.driver.source_alignment import SourceAlignment
 from weir.runtime.driver.verdicts import Failed, Final, Finished, Stopped, Verdict
 from weir.runtime.ports import Background, Chance, Clock, Cluster, Opener
@@ -86,6 +87,7 @@ class Driver:
         self._rescale = RescaleDesk(notify)
         machines = self._coordinator, self._claims, self._restarts
         self._checkpoints = CheckpointDesk(self, *machines, Ports(clock, background, store, opener, notify))
+        self._reservations = ReservationDesk(self, self._claims, store, background)
         self.restarts = 0
 
     # --- What comes in -----------------------------------------------------------------------------
@@ -110,6 +112,8 @@ class Driver:
             region.heartbeat(message)
         elif isinstance(message, m.SourcesReached):
             self._alignment.heard(message)
+        elif isinstance(message, m.PositionReached):
+            self._reservations.hear(message)
         elif isinstance(message, m.TaskFailed):
             # Who misses another task has not failed itself.
             task = None if message.code == TaskLost.code else message.task
@@ -238,7 +242,8 @@ class Driver:
         """Claim an attempt for the next region that waits for one."""
         region = next((r for r in self._regions if isinstance(r.phase, phases.Claiming)), None)
         is_over = self._leaving is not None or self._ended is not None
-        if region is not None and not is_over and not self._claims.is_busy and not self._coordinator.is_publishing:
+        is_busy = self._claims.is_busy or self._coordinator.is_publishing or self._reservations.is_writing
+        if region is not None and not is_over and not is_busy:
             self._claims.claim(self._plan, region.plan, lambda result: self._claimed(region, result))
 
     def _claimed(self, region: Region, result: Claim | BaseException | None) -> None:
@@ -249,8 +254,10 @@ class Driver:
             self.fail(region, error, fatal=isinstance(result, JobError), code=code_of(result))
         elif self._leaving is None and self._ended is None:
             self._alignment.launched(region.plan)
-            region.launch(result, self._claims.origin_of(result))
+            started = self._reservations.beginning(result)
+            region.launch(result, self._claims.origin_of(result), started, reserves=self._config.is_at_most_once)
             self.claim_next()
+        self._reservations.go_on()
 
     def _runs(self, region: Region, deployed: AllRun) -> None:
         """All tasks of a region run."""

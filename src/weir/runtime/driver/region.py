@@ -8,6 +8,7 @@ the rest of the job, loop.py does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from weir.config import Settings
 from weir.graph.plan import Plan
@@ -20,7 +21,7 @@ from weir.runtime.driver.verdicts import Verdict
 from weir.runtime.ports import Clock, Cluster
 from weir.runtime.storage.checkpoints import Claim
 from weir.snapshot import messages as m
-from weir.snapshot.parts import Json
+from weir.snapshot.parts import NONE_RESERVED, Json, ReservedSources
 
 
 def regions_of(plan: Plan, settings: Settings) -> tuple[Plan, ...]:
@@ -44,7 +45,8 @@ class Region:
         self._settings = RegionSettings.of(settings, plan.parallelism)
         self._clock = clock
         self._cluster = cluster
-        self._origin: str | None = None
+        self._order: m.DeployTask | None = None
+        """What the tasks of the attempt are told, but for their addresses."""
         self._failed_ms: float | None = None
         """Since when it does not run, because of failures."""
 
@@ -75,9 +77,18 @@ class Region:
         """The job starts."""
         self._handle(machine.Begins())
 
-    def launch(self, claim: Claim, origin: str | None) -> None:
-        """Start the tasks. `origin`: where the checkpoint to restore lies, when it is none of the job's own."""
-        self._origin = origin
+    def launch(
+        self, claim: Claim, origin: str | None, read: ReservedSources = NONE_RESERVED, *, reserves: bool = False
+    ) -> None:
+        """Start the tasks.
+
+        origin:   where the checkpoint to restore lies, when it is none of the job's own
+        read:     how far sources have come for good, where the checkpoint does not say it
+        reserves: rows wait in their sources until it is noted that they were read
+        """
+        restored = claim.restore.checkpoint if claim.restore else None
+        loses_state = restored is not None and read.read_behind >= restored
+        self._order = m.DeployTask(claim.attempt, (), restored, origin, read.sources, loses_state, reserves)
         self.metrics = {}
         self._handle(machine.Claimed(claim))
 
@@ -130,6 +141,10 @@ class Region:
         if (attempt := self.attempt) is not None:
             self._tell_all(attempt, message(attempt))
 
+    def tell_one(self, task: TaskIndex, message: m.ToTask) -> None:
+        """Tell one task."""
+        self._cluster.send(message.attempt, task, message)
+
     def _tell_all(self, attempt: AttemptId, message: m.ToTask) -> None:
         for task in self._settings.tasks:
             self._cluster.send(attempt, task, message)
@@ -145,8 +160,8 @@ class Region:
             case machine.LaunchTasks(claim):
                 self._cluster.launch(claim.attempt, self.plan)
             case machine.DeployTasks(claim, addresses):
-                restored = claim.restore.checkpoint if claim.restore else None
-                self._tell_all(claim.attempt, m.DeployTask(claim.attempt, addresses, restored, self._origin))
+                assert self._order is not None, "launch() comes first"
+                self._tell_all(claim.attempt, replace(self._order, addresses=addresses))
             case machine.StopTasks(attempt, cancelled):
                 self._tell_all(attempt, m.StopTask(attempt, cancelled=cancelled))
             case machine.StopLate(attempt, task):

@@ -118,7 +118,7 @@ class Job:
             cluster=self._cluster,
             store=store,
             opener=opener,
-            settings=CoordinatorSettings.from_config(config.checkpoints),
+            settings=CoordinatorSettings.from_config(config.checkpoints, is_at_most_once=config.is_at_most_once),
             notify=self._noticed,
         )
         self._cluster.driver = self._driver

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from weir.config import JobConfig
 from weir.errors import ConfigError, shown
+from weir.graph.guarantees import check_at_most_once
 from weir.graph.plan import Plan
 from weir.ids import Lineage
 from weir.operators.source import Source
@@ -162,6 +163,8 @@ def _store(config: JobConfig, storage: Storage, current: Lineage | None) -> Chec
 
 
 def _validate(plan: Plan, config: JobConfig, sinks: SinkDesk) -> None:
+    if config.is_at_most_once:
+        check_at_most_once(plan)
     for vertex in plan.vertices:
         if isinstance(source := vertex.operators[0].spec, Source):
             source.validate(vertex.operators[0].name)

@@ -39,7 +39,8 @@ FRAME_BYTES_MAX = (1 << 31) - 1024
 
 _HEADER = struct.Struct("<BBHI")
 _MARKER = struct.Struct("<BBHIq")
-_BASE = struct.Struct("<q")
+_BARRIER = struct.Struct("<q?")
+"""What a barrier says besides: its base, or 0, and whether it is stateless."""
 
 # --- control messages -----------------------------------------------------------------------------------
 
@@ -51,6 +52,7 @@ _MESSAGES: Mapping[str, type] = {
         *(messages.DeployTask, messages.StopTask),
         *(messages.TriggerCheckpoint, messages.AbortCheckpoint, messages.CheckpointCompleted),
         *(messages.ResumeSources, messages.DrainSources, messages.SourcesReached, messages.AlignSources),
+        *(messages.PositionReached, messages.PositionReserved),
     )
 }
 
@@ -165,7 +167,8 @@ class ElementCodec:
             return self._encode_batch(element, channel)
         if isinstance(element, Barrier):
             marker = _MARKER.pack(BARRIER, _HEADER.size, 0, channel, element.checkpoint)
-            return marker + _BASE.pack(element.base or 0) + (element.savepoint or "").encode()
+            besides = _BARRIER.pack(element.base or 0, element.is_stateless)
+            return marker + besides + (element.savepoint or "").encode()
         if isinstance(element, BarrierCancelled):
             return _MARKER.pack(BARRIER_CANCELLED, _HEADER.size, 0, channel, element.checkpoint)
         if isinstance(element, EndOfInput):
@@ -215,9 +218,9 @@ class ElementCodec:
 
 def _marker(kind: int, value: int, rest: bytes) -> Marker:
     if kind == BARRIER:
-        (base,) = _BASE.unpack_from(rest)
-        savepoint = rest[_BASE.size :].decode()
-        return Barrier(CheckpointId(value), savepoint or None, CheckpointId(base) if base else None)
+        base, is_stateless = _BARRIER.unpack_from(rest)
+        savepoint = rest[_BARRIER.size :].decode()
+        return Barrier(CheckpointId(value), savepoint or None, CheckpointId(base) if base else None, is_stateless)
     if kind == BARRIER_CANCELLED:
         return BarrierCancelled(CheckpointId(value))
     if kind == END_OF_INPUT:

@@ -96,6 +96,8 @@ class Attempts:
         self._found: tuple[AttemptId, str | None] | None = None
         """The newest claim when this run began, and the run that had made it."""
         self._is_closed = False
+        self._last_reserved: AttemptNote | None = None
+        """The newest note of how far sources had come for good, as of the last look at all notes."""
 
     @property
     def own(self) -> AttemptId | None:
@@ -185,14 +187,18 @@ class Attempts:
         claimed = _claimed(self._storage.list(layout.ATTEMPTS))
         return [attempt for attempt in claimed if attempt >= first and self._is_of(attempt, {self._run})]
 
-    def check_newest(self) -> None:
-        """OwnershipError when another driver has claimed a newer attempt, or this one has ended."""
+    def check_newest(self, *, but_own: bool = False) -> None:
+        """OwnershipError when another driver has claimed a newer attempt, or this one has ended. `but_own`: a claim of
+        this run's own may stand there whose reply was lost, while a region waits to claim once more."""
         self._check_open()
         if self.own is None:
             raise OwnershipError(f"job {self._job!r}: this driver has not claimed an attempt")
         names = self._storage.list(layout.ATTEMPTS)
         newer = [attempt for attempt in _claimed(names) if attempt > self.own]
-        if (by := overtaken_by((a for a in newer if not self._is_withdrawn(a, names)), self.own)) is not None:
+        standing = [attempt for attempt in newer if not self._is_withdrawn(attempt, names)]
+        if but_own:
+            standing = [attempt for attempt in standing if not self._is_of(attempt, {self._run})]
+        if (by := overtaken_by(standing, self.own)) is not None:
             raise self._overtaken(by)
         self._check_there(names)
 
@@ -210,7 +216,21 @@ class Attempts:
     def notes(self) -> list[AttemptNote]:
         """All that there are, of every lineage."""
         names = self._storage.list(layout.ATTEMPTS)
-        return [note for name in names if (note := AttemptNote.parse(name)) is not None]
+        notes = [note for name in names if (note := AttemptNote.parse(name)) is not None]
+        reserved = [note for note in notes if note.note == "reserved" and note.lineage == self._lineage]
+        self._last_reserved = max(reserved, key=lambda note: note.attempt, default=None)
+        return notes
+
+    def last_reserved(self) -> tuple[AttemptId, Json] | None:
+        """How far the sources of this lineage had come for good, and the attempt under which that was noted, as of the
+        last look at all notes."""
+        note = self._last_reserved
+        if note is None or self.bears_damage or note.attempt < self._needed_from:
+            return None
+        try:
+            return note.attempt, read_record(self._storage, note.path)
+        except FileNotFoundError:
+            return None  # removed since the look, with all that is older than what is restored
 
     def claimed(self) -> tuple[AttemptId, ...]:
         """All that there are, withdrawn ones included."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weir.errors import CheckpointError, OwnershipError, StorageFull, StorageUnavailable
-from weir.ids import AttemptId, CheckpointId, Lineage
+from weir.ids import AttemptId, CheckpointId, Lineage, Uid
 from weir.runtime.ports import Storage
 from weir.runtime.storage import layout
 from weir.runtime.storage.attempts import Attempts, current_lineage, read_record
@@ -23,6 +23,7 @@ from weir.runtime.storage.published import PublishedCheckpoints
 from weir.runtime.storage.retirement import Retirement, begun_only
 from weir.snapshot.checkpoints import NONE_GIVEN_OUT, Listing
 from weir.snapshot.manifest import Manifest, encode
+from weir.snapshot.parts import NONE_RESERVED, Reserved, ReservedSources
 from weir.snapshot.records import seal
 
 NO_ATTEMPT = AttemptId(0)
@@ -44,6 +45,8 @@ class Claim:
     completed: tuple[CheckpointId, ...]
     ids_below: CheckpointId
     """Ids from `next_checkpoint` up to here may be given out."""
+    reserved: ReservedSources = NONE_RESERVED
+    """How far sources had come for good, as it was noted before the claim."""
     went_back_to: CheckpointId = NOWHERE
     """The copy that the job went back to last: as long as that is kept, so is what there was beside it."""
 
@@ -190,7 +193,16 @@ class CheckpointStore:
         copies = [start.restored_from or 0 for start in listing.starts if start.goes_back]
         went_back_to = CheckpointId(max([0, *copies, *(valid if back_to is not None else ())]))
         self._retirement.keep_beside(went_back_to)
-        return Claim(attempt, restore, CheckpointId(following), valid, ids_below, went_back_to)
+        return Claim(attempt, restore, CheckpointId(following), valid, ids_below, self._reserved(), went_back_to)
+
+    def _reserved(self) -> ReservedSources:
+        """What was noted last. Behind the claim, drivers before this one let nothing go on that is not in there."""
+        found = self._attempts.last_reserved()
+        if found is None:
+            return NONE_RESERVED
+        attempt, body = found
+        sources = {Uid(uid): Reserved(tuple(positions)) for uid, positions in body["sources"].items()}
+        return ReservedSources(attempt, sources, CheckpointId(body["read_behind"]))
 
     def _looked(
         self, attempt: AttemptId, back_to: CheckpointId | None, given_out: CheckpointId
@@ -213,6 +225,13 @@ class CheckpointStore:
         """Take ids up to this one, before any of them is given out. Whoever has claimed since does not know of them."""
         self._attempts.note(attempt, "ids", {"below": ids_below})
         self._attempts.check_newest()
+
+    def reserve(self, note: ReservedSources) -> None:
+        """Note how far sources have come for good, before any row behind what was noted last goes on. Whoever has
+        claimed since may not know of it: then nothing may go on."""
+        positions = {uid: list(reserved.positions) for uid, reserved in note.sources.items()}
+        self._attempts.note(note.attempt, "reserved", {"sources": positions, "read_behind": note.read_behind})
+        self._attempts.check_newest(but_own=True)
 
     def check_newest(self) -> None:
         """OwnershipError when another driver has taken the job over, or this one has ended."""

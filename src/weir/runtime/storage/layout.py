@@ -35,7 +35,7 @@ SOURCES = "sources"
 SHARED = "shared"
 SAVEPOINTS = "savepoints"
 
-Note = Literal["start", "ids", "completed", "finished"]
+Note = Literal["start", "ids", "completed", "finished", "reserved"]
 
 LINEAGE_PATTERN = r"[0-9a-f]{10}"
 _LINEAGE = re.compile(LINEAGE_PATTERN)
@@ -44,7 +44,7 @@ _STATE = re.compile(r"a\d+-.+")
 _SHARED = re.compile(r"(\d{10,})-a\d+-.+")
 _CLAIM = re.compile(r"(\d{10,})\.claim")
 _WITHDRAWN = re.compile(rf"(\d{{10,}})\.{LINEAGE_PATTERN}\.withdrawn")
-_NOTE = re.compile(rf"(\d{{10,}})\.({LINEAGE_PATTERN})\.(start|ids|completed|finished)")
+_NOTE = re.compile(rf"(\d{{10,}})\.({LINEAGE_PATTERN})\.(start|ids|completed|finished|reserved)")
 
 
 def new_lineage() -> Lineage:

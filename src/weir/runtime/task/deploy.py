@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from weir.runtime.ports import Storage
 from weir.runtime.storage import layout
+from weir.runtime.storage.beginning import Beginning
 from weir.runtime.storage.savepoints import Origin
 from weir.runtime.task.worker import Worker, WorkerPorts
 from weir.snapshot.manifest import Manifest, decode
@@ -18,7 +19,7 @@ def deploy(worker: Worker, order: DeployTask) -> None:
     """Open the worker as the order says. When that fails half-way, whoever made the worker closes it, behind its
     background work: commits of what was restored may have begun there already."""
     manifest, origin = _restored(order, worker.ports)
-    worker.open(manifest, origin)
+    worker.open(Beginning(manifest, origin, order.positions, order.loses_state, order.reserves))
 
 
 def _restored(order: DeployTask, ports: WorkerPorts) -> tuple[Manifest | None, Storage | None]:

@@ -199,9 +199,9 @@ class LoopHeadSubtask(InnerSubtask):
         batches = [waiting.batch for waiting in log.waiting]
         states = {LOG: FrozenLog(self._head.rows, batches)} if batches else {}
         said = Said(in_flight=bool(batches), inputs_ended=log.inputs_ended, time_ended=log.time_ended)
-        frozen = {self._uid: Frozen(states=states)}
-        savepoint = log.barrier.savepoint
-        self._snapshotter.begin(Snapshot(checkpoint, frozen, None, log.started_ms, savepoint=savepoint, said=said))
+        frozen, barrier = {self._uid: Frozen(states=states)}, log.barrier
+        about = barrier.savepoint, barrier.is_stateless, said
+        self._snapshotter.begin(Snapshot(checkpoint, frozen, None, log.started_ms, *about))
 
     # --- The end --------------------------------------------------------------------------------------
 

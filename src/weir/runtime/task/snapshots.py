@@ -20,7 +20,7 @@ from weir.runtime.storage.savepoints import SavepointWriter
 from weir.runtime.storage.state_files import CheckpointWriter
 from weir.runtime.task.sink_end import SinkEnd
 from weir.snapshot.messages import SnapshotDeclined, SnapshotTaken
-from weir.snapshot.parts import Json, OperatorPart, StatePart
+from weir.snapshot.parts import Json, OperatorPart, Position, StatePart
 from weir.state.frozen import FrozenState
 
 
@@ -44,6 +44,8 @@ class Snapshot:
     started_ms: float
     savepoint: str | None = field(default=None, repr=False)
     """Where the states are to be exported to, besides."""
+    is_stateless: bool = False
+    """They are exported only: of the checkpoint itself are positions, and what the sink has to commit."""
     said: Said = Said()
 
 
@@ -76,7 +78,10 @@ class Snapshotter:
         sink: SinkEnd | None,
         opener: Opener,
         copies: Copies = NO_COPIES,
+        builds_on_others: bool = True,
     ) -> None:
+        """`builds_on_others`: what is written may refer to files of the newest complete checkpoint. Not where that may
+        be one without state: then it keeps none of theirs."""
         self._subtask = subtask
         self._attempt = attempt
         self._storage = storage
@@ -86,6 +91,7 @@ class Snapshotter:
         self._sink = sink
         self._opener = opener
         self._copies = copies
+        self._builds_on_others = builds_on_others
         self._queue: deque[Snapshot] = deque()
         self._aborted: set[CheckpointId] = set()
         self._unconfirmed: dict[CheckpointId, list[tuple[FrozenState, StatePart]]] = {}
@@ -106,7 +112,8 @@ class Snapshotter:
     def completed(self, checkpoint: CheckpointId) -> None:
         """The checkpoint exists: the next ones may refer to its files."""
         for frozen, part in self._unconfirmed.pop(checkpoint, ()):
-            frozen.confirmed(part)
+            if self._builds_on_others:
+                frozen.confirmed(part)
         for older in [other for other in self._unconfirmed if other < checkpoint]:
             del self._unconfirmed[older]
 
@@ -176,6 +183,9 @@ class Snapshotter:
             uploaded_bytes += writer.written_bytes
             return part
 
+        if snapshot.is_stateless:
+            inlines = [(uid, frozen.inline) for uid, frozen in snapshot.frozen.items()]
+            return tuple(OperatorPart(uid, held) for uid, held in inlines if isinstance(held, Position)), 0
         return _parts(snapshot, write), uploaded_bytes
 
     def _writer(

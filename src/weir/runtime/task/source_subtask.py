@@ -2,7 +2,8 @@
 
 Comes in: rows of a reader, and the driver's triggers. Goes out: rows through the chain,
 and in every snapshot the position of the reader. Never touches channels: what its chain
-gives leaves through the gate.
+gives leaves through the gate. Whether rows go on as they are read, or wait for the driver's
+word, is its intake's business.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from weir.ids import CheckpointId
 from weir.operators.base import Frozen, OperatorContext
 from weir.operators.source import SourceReader
 from weir.runtime.task.chain import Counters
+from weir.runtime.task.intake import DirectIntake, Intake, ReadRows
 from weir.runtime.task.subtask import Equipment, Subtask
 from weir.snapshot.elements import Barrier, BarrierCancelled
 from weir.snapshot.parts import Position
@@ -29,10 +31,20 @@ class _Trigger:
 class SourceSubtask(Subtask):
     """Starts barriers, and polls its reader in between."""
 
-    def __init__(self, equipment: Equipment, *, context: OperatorContext, reader: SourceReader, rows_max: int) -> None:
+    def __init__(
+        self,
+        equipment: Equipment,
+        *,
+        context: OperatorContext,
+        reader: SourceReader,
+        rows_max: int,
+        intake: Intake | None = None,
+    ) -> None:
         super().__init__(equipment)
         self.context = context
         self.reader = reader
+        self._intake: Intake = intake or DirectIntake()
+        self._is_read_to_end = False
         self.counters = Counters()
         self._rows_max = rows_max
         self._triggers: deque[_Trigger] = deque()
@@ -53,7 +65,7 @@ class SourceSubtask(Subtask):
         wake_ms = super().wake_ms
         if self.finished or self._paused_by is not None or self._gate.full or self._left_to_end or self.chain.is_full:
             return wake_ms
-        if self._is_ahead:
+        if self._is_ahead or self._is_closing or not self._intake.has_room:
             return wake_ms
         return self._poll_after_ms if wake_ms is None else min(wake_ms, self._poll_after_ms)
 
@@ -72,6 +84,9 @@ class SourceSubtask(Subtask):
     @property
     def _is_ahead(self) -> bool:
         return self._aligned is not None and self._aligned.is_ahead
+
+    def reserved(self, number: int) -> None:
+        self._intake.reserved(number)
 
     def align(self, slowest_us: Mapping[str, int]) -> None:
         if self._aligned is not None:
@@ -104,39 +119,68 @@ class SourceSubtask(Subtask):
             self.reader.close()
 
     def _work(self) -> bool:
-        if self._triggers and not (self._owes_rows and self._can_read):
+        begins = bool(self._triggers) and not (self._owes_rows and self._can_read)
+        if begins and self._intake.is_settled:
             self._owes_rows = True
             self._begin(self._triggers.popleft())
             return True
-        if self.finished or self._paused_by is not None or self._clock.now_ms() < self._poll_after_ms:
+        is_due = self._clock.now_ms() >= self._poll_after_ms
+        if self.finished or self._paused_by is not None or (self._intake.is_settled and not is_due):
             return False
         if self._left_to_end:
             return self._go_on_ending()
-        if self._draining:
+        if self._draining and self._intake.is_settled:
             self._end()
             return True
-        if self.chain.is_full or self._is_ahead:
+        # Rows that were read go before a barrier that waits for them, also when others are slow: those may be waiting
+        # for the same barrier.
+        if self.chain.is_full or (self._is_ahead and not begins):
             self._is_starved = False  # to have no room for rows, or to wait for other sources, is no idleness
             return False
+        reads = is_due and not begins and not self._is_closing and self._intake.has_room
+        progressed = reads and self._read()
+        if (rows := self._intake.take()) is not None:
+            self._pass_on(rows)
+            return True
+        if not self._intake.is_settled:
+            self._is_starved = False
+        elif self._is_read_to_end and not begins:
+            self._end()
+            return True
+        return progressed
+
+    def _read(self) -> bool:
+        """Poll once. False: there is nothing for now."""
         self._owes_rows = False
         batch = self.reader.poll(self._rows_max)
         if batch is not None and batch.num_rows:
-            self.counters.gave(batch)
-            self._holds_idle = False
-            if self._tracker is not None:
-                self._tracker.reading(self.reader.split, self.reader.open_splits)
-            self.chain.process(batch)
+            self._intake.put(ReadRows(batch, *self._splits))
             return True
-        if self.reader.finished:
-            self._end()
-            return True
-        self._poll_after_ms = self._clock.now_ms() + self.reader.wait_ms
-        return False
+        self._is_read_to_end = self.reader.finished
+        if not self._is_read_to_end:
+            self._poll_after_ms = self._clock.now_ms() + self.reader.wait_ms
+        return self._is_read_to_end
+
+    @property
+    def _splits(self) -> tuple[str, frozenset[str] | None]:
+        return ("", None) if self._tracker is None else (self.reader.split, self.reader.open_splits)
+
+    def _pass_on(self, rows: ReadRows) -> None:
+        self.counters.gave(rows.batch)
+        self._holds_idle = False
+        if self._tracker is not None:
+            self._tracker.reading(rows.split, rows.open_splits)
+        self.chain.process(rows.batch)
+
+    @property
+    def _is_closing(self) -> bool:
+        """Nothing more is read: there is no more, or none is wanted."""
+        return self._draining or self._is_read_to_end
 
     @property
     def _can_read(self) -> bool:
         """Whether there may be rows to read, be there room for them now or not."""
-        is_over = self.finished or self._draining or bool(self._left_to_end) or self._paused_by is not None
+        is_over = self.finished or self._is_closing or bool(self._left_to_end) or self._paused_by is not None
         return not is_over and not self._is_ahead and self._clock.now_ms() >= self._poll_after_ms
 
     def _begin(self, trigger: _Trigger) -> None:
@@ -145,6 +189,7 @@ class SourceSubtask(Subtask):
             self._cancelled.remove(checkpoint)
             self._gate.mark(BarrierCancelled(checkpoint))
             return
+        self._intake.begun(checkpoint)
         position = self.reader.position()
         frozen = Frozen(None if position is None else Position(position))
         self._snapshot(trigger.barrier, {self.context.uid: frozen})

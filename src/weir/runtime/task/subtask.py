@@ -146,6 +146,9 @@ class Subtask(ABC):
     def resume(self) -> None:
         """Sources that paused behind a barrier go on."""
 
+    def reserved(self, number: int) -> None:
+        """The driver has noted how far a source has read, as that has told it with this number."""
+
     def align(self, slowest_us: Mapping[str, int]) -> None:
         """Sources that are too far ahead of the slowest of their group wait."""
 
@@ -184,13 +187,23 @@ class Subtask(ABC):
         # the last row before and the first row after it, and only then does the barrier go on.
         self.chain.flush()
         frozen = dict(source or {})
-        frozen.update({link.uid: link.operator.freeze() for link in self.chain.links})
+        is_bare = barrier.is_stateless and barrier.savepoint is None
+        if not is_bare:
+            frozen.update({link.uid: link.operator.freeze() for link in self.chain.links})
         prepare = self.sink.prepare(barrier.checkpoint) if self.sink is not None else None
         self._gate.mark(barrier)
         said = Said(in_flight=self.chain.is_waiting)
         started_ms = self._clock.now_ms()
         self._snapshotter.begin(
-            Snapshot(barrier.checkpoint, frozen, prepare, started_ms, savepoint=barrier.savepoint, said=said)
+            Snapshot(
+                barrier.checkpoint,
+                frozen,
+                prepare,
+                started_ms,
+                savepoint=barrier.savepoint,
+                is_stateless=barrier.is_stateless,
+                said=said,
+            )
         )
 
     def _end(self) -> None:

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -23,12 +24,13 @@ from weir.operators.calls import MakeCalls
 from weir.operators.sink import Sink
 from weir.operators.source import Source
 from weir.runtime.ports import Background, Chance, Clock, Control, Copies, Opener, Storage, Transport
+from weir.runtime.storage.beginning import Beginning
 from weir.runtime.storage.local_copies import NO_COPIES
-from weir.runtime.storage.state_files import restored_part
 from weir.runtime.task.backlog import Backlog
 from weir.runtime.task.chain import Chain, Link
 from weir.runtime.task.gate import Gate
 from weir.runtime.task.inner_subtask import InnerSubtask, Inputs
+from weir.runtime.task.intake import DirectIntake, Intake, ReservingIntake
 from weir.runtime.task.loop_head import LoopHeadSubtask
 from weir.runtime.task.metrics import TimeSpent
 from weir.runtime.task.sink_end import SinkEnd
@@ -38,7 +40,6 @@ from weir.runtime.task.subtask import Activity, Equipment, Subtask
 from weir.snapshot.alignment import AtLeastOnceAlignment, ExactlyOnceAlignment
 from weir.snapshot.backoff import Backoff
 from weir.snapshot.elements import Barrier
-from weir.snapshot.manifest import Manifest
 from weir.snapshot.messages import (
     AbortCheckpoint,
     AlignSources,
@@ -46,6 +47,8 @@ from weir.snapshot.messages import (
     DrainSources,
     EpochsCommitted,
     Heartbeat,
+    PositionReached,
+    PositionReserved,
     ResumeSources,
     SourceReached,
     SourcesReached,
@@ -55,7 +58,7 @@ from weir.snapshot.messages import (
     ToTask,
     TriggerCheckpoint,
 )
-from weir.snapshot.parts import Json
+from weir.snapshot.parts import NOT_READ, Json
 from weir.state.place import StatePlace
 
 
@@ -108,13 +111,12 @@ class Worker:
         self._report_ms = 0.0
         self.stopped: StopTask | None = None
 
-    def open(self, manifest: Manifest | None, origin: Storage | None = None) -> None:
-        """Build every subtask, with its state from the checkpoint to restore, if there is one. `origin`: where that
-        lies, when it is not among the job's own."""
-        if manifest is not None:
-            self.ports.clock.not_before(manifest.created_ms)
+    def open(self, beginning: Beginning) -> None:
+        """Build every subtask, with its state from the checkpoint to restore, if there is one."""
+        if beginning.manifest is not None:
+            self.ports.clock.not_before(beginning.manifest.created_ms)
         for subtask in self.config.plan.hosted_by(self.config.task):
-            self._subtasks.append(_Builder(self.config, self.ports, subtask, manifest, origin).build())
+            self._subtasks.append(_Builder(self.config, self.ports, subtask, beginning).build())
             self._spent[subtask] = TimeSpent(self.ports.clock.now_ms())
         self._aligned = [s for s in self._subtasks if isinstance(s, SourceSubtask) and s.is_aligned]
         self.ports.control.send(TaskRunning(self.config.attempt, self.config.task))
@@ -144,7 +146,8 @@ class Worker:
         if message.attempt != self.config.attempt:
             return
         if isinstance(message, TriggerCheckpoint):
-            barrier, pause = Barrier(message.checkpoint, message.savepoint, message.base), message.pause
+            about = message.checkpoint, message.savepoint, message.base, message.is_stateless
+            barrier, pause = Barrier(*about), message.pause
             self._each(lambda subtask: subtask.trigger(barrier, pause=pause))
         elif isinstance(message, AbortCheckpoint):
             self._each(lambda subtask: subtask.abort(message.checkpoint))
@@ -158,6 +161,9 @@ class Worker:
             self._each(lambda subtask: subtask.drain())
         elif isinstance(message, AlignSources):
             self._each(lambda subtask: subtask.align(message.slowest_us))
+        elif isinstance(message, PositionReserved):
+            for subtask in (subtask for subtask in self._subtasks if subtask.id == message.subtask):
+                subtask.reserved(message.number)
         elif isinstance(message, StopTask):
             self.stopped = message
         else:
@@ -236,14 +242,12 @@ class _Builder:
         config: WorkerConfig,
         ports: WorkerPorts,
         subtask: SubtaskId,
-        manifest: Manifest | None,
-        origin: Storage | None,
+        beginning: Beginning,
     ) -> None:
         self._config = config
         self._ports = ports
         self._subtask = subtask
-        self._manifest = manifest
-        self._origin = origin
+        self._beginning = beginning
         self._vertex = config.plan.vertices[subtask.vertex]
         self._opened: list[Callable[[], None]] = []
 
@@ -271,6 +275,7 @@ class _Builder:
             sink=sink,
             opener=self._ports.opener,
             copies=self._ports.copies,
+            builds_on_others=not self._beginning.reserves,
         )
         inner = [operator for operator in operators if isinstance(operator.spec, OperatorSpec)]
         chain = Chain([self._link(operator, gate) for operator in inner], sink.write if sink else gate.emit)
@@ -290,12 +295,19 @@ class _Builder:
 
     def _source(self, operator: PlannedOperator, source: Source, equipment: Equipment) -> Subtask:
         context = self._context(operator)
-        restored = self._restored(context)
         reader = source.reader()
         self._opened.append(reader.close)
-        reader.open(context, None if restored is None else restored.positions)
+        reader.open(context, self._beginning.positions_of(context.uid, self._restored(context)))
+        intake: Intake = DirectIntake()
+        if self._beginning.reserves:
+            restored = self._beginning.checkpoint or NOT_READ
+            intake = ReservingIntake(reader, partial(self._tell, context.uid), restored)
         rows_max = self._config.settings.batch_rows_max
-        return SourceSubtask(equipment, context=context, reader=reader, rows_max=rows_max)
+        return SourceSubtask(equipment, context=context, reader=reader, rows_max=rows_max, intake=intake)
+
+    def _tell(self, uid: Uid, number: int, position: Json, read_behind: CheckpointId) -> None:
+        whose = self._config.attempt, self._config.task, self._subtask, uid
+        self._ports.control.send(PositionReached(*whose, number, position, read_behind))
 
     def _inner(self, equipment: Equipment) -> Subtask:
         plan, settings = self._config.plan, self._config.settings
@@ -332,7 +344,7 @@ class _Builder:
             backoff=Backoff.for_commits(self._config.settings),
         )
         self._opened.append(sink.close)
-        sink.open(self._restored(context), self._manifest.checkpoint if self._manifest else None)
+        sink.open(self._restored(context), self._beginning.checkpoint)
         return sink
 
     def _report_committed(self, checkpoint: CheckpointId) -> None:
@@ -343,7 +355,7 @@ class _Builder:
         context = self._context(operator)
         instance = operator.spec.make()
         self._opened.append(instance.close)
-        restored = self._restored(context)
+        restored = None if self._beginning.loses_state else self._restored(context)
         if restored is not None and not operator.spec.declares_in_open:
             # State that the operator no longer declares may be dropped; if it may not, the driver has refused it.
             declared = {name: state for name, state in restored.states.items() if name in operator.spec.states}
@@ -379,8 +391,4 @@ class _Builder:
         return f"{self._ports.directory}/{quote(uid, safe='')}-{self._subtask.index}"
 
     def _restored(self, context: OperatorContext) -> Restored | None:
-        if self._manifest is None:
-            return None
-        if self._origin is not None:
-            return restored_part(self._manifest, context, self._origin, is_own=False)
-        return restored_part(self._manifest, context, self._ports.storage, copies=self._ports.copies)
+        return self._beginning.restored(context, self._ports.storage, self._ports.copies)

@@ -275,7 +275,8 @@ class Coordinator:
         newest, place = max(live.attempts.values()), request.savepoint
         self._history.triggered(CheckpointRecord(checkpoint, newest, now_ms, final=is_final, savepoint=place))
         pause = request.then is Then.STOP and not is_final
-        return [SendTrigger(checkpoint, place, pause, begun.base)]
+        is_stateless = self._settings.only_commits and not (pause or is_final)
+        return [SendTrigger(checkpoint, place, pause, begun.base, is_stateless)]
 
     # --- Acknowledgements -----------------------------------------------------------------------------
 

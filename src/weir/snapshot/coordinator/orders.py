@@ -45,6 +45,7 @@ class SendTrigger:
     savepoint: str | None = field(default=None, repr=False)
     pause: bool = False
     base: CheckpointId | None = None
+    is_stateless: bool = False
 
 
 @dataclass(frozen=True)

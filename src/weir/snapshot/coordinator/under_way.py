@@ -32,19 +32,23 @@ class CoordinatorSettings:
     retain: int = 2
     loop_pause_max_ms: float = 1_000
     """Longest wait before a loop is looked at again that was not empty."""
+    only_commits: bool = False
+    """Checkpoints are there for sinks to commit, and hold no state; but for those behind which the job is left, and
+    what is written to savepoints."""
 
     @classmethod
-    def from_config(cls, checkpoints: Checkpoints | None) -> CoordinatorSettings:
+    def from_config(cls, checkpoints: Checkpoints | None, *, is_at_most_once: bool = False) -> CoordinatorSettings:
         """None: no checkpoints but the one at the end of a bounded job."""
         if checkpoints is None:
             return cls()
         return cls(
-            interval_ms=checkpoints.interval_ms,
+            interval_ms=checkpoints.commit_interval_ms if is_at_most_once else checkpoints.interval_ms,
             timeout_ms=checkpoints.timeout_ms,
             min_pause_ms=checkpoints.min_pause_ms,
             max_concurrent=checkpoints.max_concurrent,
             tolerable_failures=checkpoints.tolerable_failures,
             retain=checkpoints.retain,
+            only_commits=is_at_most_once,
         )
 
 

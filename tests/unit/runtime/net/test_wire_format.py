@@ -14,7 +14,7 @@ from weir.runtime.net.wire_format import ElementCodec, decode_message, encode_me
 from weir.snapshot import messages as m
 from weir.snapshot.coordinator.events import AttemptEnded
 from weir.snapshot.elements import Barrier, BarrierCancelled, EndOfInput
-from weir.snapshot.parts import FileRef, OperatorPart, Position, StatePart
+from weir.snapshot.parts import FileRef, OperatorPart, Position, Reserved, StatePart
 
 ATTEMPT, CHECKPOINT, SUBTASK = AttemptId(3), CheckpointId(7), SubtaskId(VertexId(1), 2)
 PARTS = (
@@ -39,7 +39,12 @@ MESSAGES = [
     m.DeployTask(ATTEMPT, ("grpc://127.0.0.1:1", "grpc://127.0.0.1:2"), None),
     m.DeployTask(ATTEMPT, (), CHECKPOINT),
     m.DeployTask(ATTEMPT, (), CHECKPOINT, "s3://bucket/savepoint"),
+    m.DeployTask(ATTEMPT, (), None, positions={Uid("source"): Reserved(({"0": 5}, None))}),
+    m.DeployTask(ATTEMPT, (), CHECKPOINT, loses_state=True, reserves=True),
+    m.PositionReached(ATTEMPT, TaskIndex(1), SUBTASK, Uid("source"), 3, {"0": 5}, CHECKPOINT),
+    m.PositionReserved(ATTEMPT, SUBTASK, 3),
     m.TriggerCheckpoint(ATTEMPT, CHECKPOINT),
+    m.TriggerCheckpoint(ATTEMPT, CHECKPOINT, is_stateless=True),
     m.TriggerCheckpoint(ATTEMPT, CHECKPOINT, "file:///tmp/ü", pause=True),
     m.ResumeSources(ATTEMPT),
     m.DrainSources(ATTEMPT),
@@ -118,7 +123,13 @@ def test_a_message_is_one_line_of_json() -> None:
     assert json.loads(frame[1:]) == {"message": "TaskRunning", "attempt": 3, "task": 1}
 
 
-MARKERS = [Barrier(CHECKPOINT), Barrier(CHECKPOINT, "s3://bucket/ü?a=b"), BarrierCancelled(CHECKPOINT), EndOfInput()]
+MARKERS = [
+    Barrier(CHECKPOINT),
+    Barrier(CHECKPOINT, base=CHECKPOINT, is_stateless=True),
+    Barrier(CHECKPOINT, "s3://bucket/ü?a=b"),
+    BarrierCancelled(CHECKPOINT),
+    EndOfInput(),
+]
 
 
 @pytest.mark.parametrize("marker", MARKERS, ids=repr)

@@ -25,6 +25,7 @@ from weir.runtime.storage.stores.memory import MemoryStorage
 from weir.runtime.task.chain import Chain, Link
 from weir.runtime.task.gate import Gate
 from weir.runtime.task.inner_subtask import InnerSubtask, Inputs
+from weir.runtime.task.intake import ReservingIntake
 from weir.runtime.task.snapshots import Snapshotter
 from weir.runtime.task.source_subtask import SourceSubtask
 from weir.runtime.task.subtask import Activity, Equipment, Subtask
@@ -86,7 +87,9 @@ def bench(
     bytes_max: int = 1 << 20,
     buffer_timeout_ms: float = 10.0,
     exactly_once: bool = True,
+    told: list[tuple[int, Any, int]] | None = None,
 ) -> Bench:
+    """`told`: rows of the source wait until what it tells there is noted."""
     plan = plan_of((1, [operator("up", Pass())]), (1, [operator("down", Pass())]), edges=[(0, 1, Forward())])
     pipes, clock, control, background = Pipes(capacity), SimClock(), SimControl(), QueuedBackground()
     recording = Recording("op", [], holds=holds)
@@ -113,7 +116,8 @@ def bench(
     channels = [SimChannel(100, local=True) for _ in range(inputs)]
     subtask: Subtask
     if reader is not None:
-        subtask = SourceSubtask(equipment, context=context("source"), reader=reader, rows_max=rows_max)
+        intake = None if told is None else ReservingIntake(reader, lambda *position: told.append(position))
+        subtask = SourceSubtask(equipment, context=context("source"), reader=reader, rows_max=rows_max, intake=intake)
     else:
         alignment = (ExactlyOnceAlignment if exactly_once else AtLeastOnceAlignment)(inputs)
         limits = {"rows_max": rows_max, "bytes_max": bytes_max}

@@ -32,6 +32,7 @@ from weir.graph.plan import Forward, Plan, Rebalance
 from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex, VertexId
 from weir.operators.base import KEY_GROUP_COLUMN, Frozen, Operator, OperatorSpec, Restored
 from weir.runtime.ports import Storage
+from weir.runtime.storage.beginning import Beginning
 from weir.runtime.storage.opening import open_storage
 from weir.runtime.storage.savepoints import Origin, publish_savepoint
 from weir.runtime.task.worker import Worker, WorkerConfig, WorkerPorts
@@ -78,7 +79,7 @@ class Shop:
         self.worker = Worker(
             WorkerConfig("job", self.plan, TaskIndex(0), A, mode, Settings(max_parallelism=8), LIFE), ports
         )
-        self.worker.open(manifest, origin)
+        self.worker.open(Beginning(manifest, origin))
 
     def steps(self) -> None:
         while self.worker.step():
@@ -214,7 +215,7 @@ def test_a_task_hosts_only_the_subtasks_of_its_index() -> None:
     worker = Worker(
         WorkerConfig("job", plan, TaskIndex(1), A, "exactly_once", Settings(max_parallelism=8), LIFE), ports
     )
-    worker.open(None)
+    worker.open(Beginning())
     assert [(s["vertex"], s["index"]) for s in worker.metrics()["subtasks"]] == [(1, 1)]
 
 
