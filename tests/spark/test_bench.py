@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+import weir
 from weir.bench import keyed_data
 from weir.bench.checkpoint_cost import run_checkpoint_cost
 from weir.bench.filtering import run_filter
@@ -22,6 +23,10 @@ from weir.bench.nexmark.answers import ANSWERS, Answer
 from weir.bench.nexmark.workload import run_nexmark
 from weir.bench.recovery import run_recovery
 from weir.bench.soak import run_soak
+from weir.bench.state import workloads as state_workloads
+from weir.bench.state.job import StateOptions
+from weir.bench.state.timed import OpenSessions
+from weir.bench.state.workloads import run_incremental, run_pause, run_restore, run_updates
 from weir.bench.windows import run_session, run_sliding, run_window
 
 REQUIRED = {"workload", "events", "seconds", "events_per_s", "checkpoints", "verified"}
@@ -124,3 +129,40 @@ def test_a_wrong_answer_to_a_nexmark_query_is_noticed(embedded: Any, monkeypatch
     monkeypatch.setitem(ANSWERS, "q2", wrong)  # type: ignore[arg-type]
     report = run_nexmark(BenchOptions(events=50_000), "q2")
     assert not report.verified
+
+
+@pytest.mark.parametrize("kind", ["agg", "window", "session", "join", "as-of", "timers", "process"])
+def test_updates_of_each_kind_of_state_verify_themselves(kind: str, embedded: Any, tmp_path: Path) -> None:
+    report = run_updates(StateOptions(10_000, kind=kind, work=str(tmp_path)), seconds=0.5)
+    assert report.verified, report
+    assert report.events > 0 and report.more["worker_rss_max_mb"] > 20
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+def test_a_pause_is_told_apart_from_the_machines(embedded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_workloads, "BASELINE_S", 1.0)
+    monkeypatch.setattr(state_workloads, "AFTER_S", 1.0)
+    report = run_pause(StateOptions(10_000, kind="join"))
+    assert report.verified, report
+    for when in ("before", "after"):
+        assert 0 < report.more[f"pause_max_{when}_beyond_ms"] <= report.more[f"pause_max_{when}_ms"] < 5_000
+    assert report.more["events_per_s_before"] > 0
+
+
+def test_a_share_of_join_rows_that_changed_is_uploaded(embedded: Any) -> None:
+    report = run_incremental(StateOptions(50_000, kind="join", backend=weir.RocksDb()), share=0.01)
+    assert report.verified, report
+    assert 0 < report.more["ratio"] < 0.5
+
+
+def test_a_state_job_that_is_killed_restores_and_comes_to_the_known_answer(embedded: Any) -> None:
+    report = run_restore(StateOptions(10_000, kind="session"))
+    assert report.verified, report
+    assert 0 < report.more["kill_to_running_s"] < 30
+
+
+def test_results_of_a_state_job_that_are_wrong_are_noticed(embedded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = OpenSessions.answer
+    monkeypatch.setattr(OpenSessions, "answer", lambda self, given: answer(self, given) + np.array([1, 0, 0]))
+    report = run_updates(StateOptions(10_000, kind="session"), seconds=0.2)
+    assert not report.verified and report.more["wrong"] == 1

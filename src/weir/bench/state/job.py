@@ -1,119 +1,94 @@
-"""The job of the state benchmarks: entries of 100 bytes by key, counted up by every row.
+"""The job of the state benchmarks: one operator with state of a chosen kind and size, whose sources open on request.
 
-Comes in: how many keys, and where the state lives. Goes out: a running job whose every
-checkpoint can be checked: each entry counts its own updates, so that all of them together
-must be as many as the rows that the source had given.
+Comes in: what kind of state, how many entries, where it lives. Goes out: a running job that can be filled to the row,
+let run, and checked: by the counts in a checkpoint, or by its results once it is drained. Beside its rows, ticks go
+through each task, past the operator: when they come late, the task was held up.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 import weir
 from weir import connectors
 from weir.api.job import ENDED
 from weir.api.state_table import state_tables
-from weir.bench.epochs import Arrays, FoldSink
+from weir.bench.epochs import Arrays, FoldSink, read_epochs
 from weir.bench.harness import BenchOptions, Show, bench
+from weir.bench.state.kinds import (
+    STATE,
+    AggregateEntries,
+    BatchEntries,
+    CountedEntries,
+    KnownResults,
+    ProcessEntries,
+    ResultSums,
+    StateKind,
+)
+from weir.bench.state.numbers import Given, Numbers
+from weir.bench.state.sides import JoinedRows, KeyVersions
+from weir.bench.state.timed import OpenSessions, SetTimers, WindowPanes
+from weir.bench.state.valve import OPEN, Valve, rows_between
 from weir.errors import WeirError
 from weir.ids import Uid
 from weir.runtime.storage.opening import open_storage
 from weir.runtime.storage.savepoints import origin_at
 from weir.snapshot.parts import Position, read_as
 
-Kind = Literal["rows", "columns"]
-"""A process function with an entry of 100 bytes, or a batch function with 12 numbers, by key."""
+KINDS: Mapping[str, type[StateKind]] = {
+    "process": ProcessEntries,
+    "batches": BatchEntries,
+    "agg": AggregateEntries,
+    "window": WindowPanes,
+    "session": OpenSessions,
+    "join": JoinedRows,
+    "as-of": KeyVersions,
+    "timers": SetTimers,
+}
 
-ENTRY_BYTES = 100
-COLUMNS = 12
-SIGNAL_ROWS = 512
-"""One row in so many comes out, on average, and shows when it was processed."""
+TICKS_PER_S = 1_000
+"""Of each task."""
 
-PADDING = bytes(range(ENTRY_BYTES - 8))
 WAIT_S = 900.0
+
+Times = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class StateOptions:
     """What a state benchmark is asked to do."""
 
-    keys: int
-    kind: Kind = "rows"
+    entries: int
+    kind: str = "process"
     backend: weir.Heap | weir.RocksDb = field(default_factory=weir.Heap)
-    hot_share: float = 1.0
-    """Of the keys, that is updated once all have an entry."""
-    rows: int | None = None
-    """None: without end."""
     parallelism: int = 2
     work: str | None = None
     show: Show | None = None
     local_recovery: bool = False
+    share: float = 1.0
+    """Of the entries, that rows change once all are there, where rows choose."""
 
 
-class CountUp(weir.ProcessFunction):
-    """Adds one to the number that its key's entry begins with."""
-
-    entry = weir.ValueState("binary")
-
-    def process(self, row: Any, context: Any) -> Any:
-        old = self.entry.get()
-        count = 1 if old is None else int.from_bytes(old[:8], "little") + 1
-        self.entry.set(count.to_bytes(8, "little") + PADDING)
-        return (row.key,) if row.signal else None
-
-
-def count_columns(rows: pl.DataFrame, state: pl.DataFrame) -> Any:
-    """The same for whole batches: all numbers of a key grow by its rows."""
-    added = np.bincount(rows["key_row"].to_numpy(), minlength=len(state))
-    new = state.select(pl.exclude("key") + pl.Series(added))
-    return rows.filter("signal").select("key"), new
-
-
-def make_rows(numbers: npt.NDArray[np.int64], *, keys: int, hot: int) -> pa.RecordBatch:
-    """First every key once, in no order; then those below `hot` at random. Signals are drawn, too: the rows of a
-    batch come from few splits, whose numbers leave the same remainder."""
-    mixed = numbers.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    mixed ^= mixed >> np.uint64(29)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    drawn = ((mixed >> np.uint64(32)) * np.uint64(hot) >> np.uint64(32)).view(np.int64)
-    # A factor that shares no divisor with the number of keys visits each of them once.
-    filling = (numbers * _coprime(keys)) % keys
-    return pa.RecordBatch.from_arrays(
-        [pa.array(np.where(numbers < keys, filling, drawn)), pa.array(mixed % SIGNAL_ROWS == 0)],
-        names=["key", "signal"],
-    )
-
-
-def _coprime(keys: int) -> int:
-    factor = int(keys * 0.618) | 1
-    while np.gcd(factor, keys) != 1:
-        factor += 2
-    return factor
-
-
-class Times:
-    """When signals came."""
+class TickTimes:
+    """When something came."""
 
     def __init__(self) -> None:
-        self._times: list[tuple[int, int]] = []
+        self._times: list[int] = []
 
     def add(self, batch: pa.RecordBatch, now_ns: int) -> None:
-        self._times.append((now_ns, batch.num_rows))
+        self._times.append(now_ns)
 
     def take(self) -> Arrays:
-        times, self._times = np.array(self._times, np.int64).reshape(-1, 2), []
+        times, self._times = np.array(self._times, np.int64), []
         return {"times": times}
 
 
@@ -123,6 +98,8 @@ class StateJob:
     def __init__(self, options: StateOptions, directory: Path, name: str) -> None:
         self.options = options
         self.directory = directory
+        self.kind = KINDS[options.kind](options.entries)
+        self.kind.only(options.share)
         self.checkpoints_to = directory / "checkpoints" / name
         self.environment = weir.Environment(
             parallelism=options.parallelism,
@@ -131,53 +108,121 @@ class StateJob:
             settings=weir.Settings(backend=options.backend, local_recovery=options.local_recovery),
             name=name,
         )
-        hot = max(1, round(options.keys * options.hot_share))
-        make = partial(make_rows, keys=options.keys, hot=hot)
-        source = connectors.Generator(options.rows, make, "key long, signal boolean")
-        keyed = self.environment.read(source, uid="source").key_by("key")
-        if options.kind == "rows":
-            signals = keyed.process(CountUp(), "key long", uid="state")
-        else:
-            values = {f"c{number:02d}": weir.ValueState("long", default=0) for number in range(COLUMNS)}
-            signals = keyed.process_batches(count_columns, "key long", state=values, uid="state")
-        signals.write(FoldSink(directory / "epochs", Times), uid="sink")
+        self._valves: dict[str, Valve] = {}
+        results = self.kind.build(self._read)
+        self._lay_ticks(results)
         self.handle: Any = self.environment.submit()
 
     @property
     def rows(self) -> int:
-        """Rows that the stateful operator has taken; told every half second."""
-        return sum(o["rows_in"] for o in self.handle.metrics()["operators"] if o["uid"] == "state")
+        """Rows that the sources have given in this attempt; told every half second. What the operator takes is not
+        counted: some have their rows combined before."""
+        return sum(o["rows_out"] for o in self.handle.metrics()["operators"] if o["uid"] in self._valves)
 
-    def wait_for_rows(self, rows: int) -> float:
-        """Wait until so many rows are taken; the time.monotonic() then."""
+    def let(self, rows: int = OPEN) -> None:
+        """Let so many rows of each source through altogether; without a number, all."""
+        for valve in self._valves.values():
+            valve.let(rows)
+
+    def give(self, rows: int) -> None:
+        """Let exactly so many through, and wait until they are given; a checkpoint is behind them."""
+        self.let(rows)
+        self.wait_for_rows(rows * len(self._valves))
+
+    def wait_for_rows(self, rows: int) -> None:
         deadline_s = time.monotonic() + WAIT_S
         while self.rows < rows:
-            if self.handle.wait(0.1) in ENDED or time.monotonic() > deadline_s:
-                raise WeirError(f"the job did not take {rows} rows; it is {self.handle.status}")
+            if self.handle.wait(0.05) in ENDED or time.monotonic() > deadline_s:
+                raise WeirError(f"the job did not come to {rows} rows; it is {self.handle.status}")
             if self.options.show is not None:
                 self.options.show(self.handle)
-        return time.monotonic()
 
     def fill(self) -> None:
-        """Wait until every key has an entry."""
-        self.wait_for_rows(self.options.keys)
+        """Let in what makes all entries, and no more."""
+        self.give(self.kind.fill_rows)
 
     def checkpoint(self) -> Any:
         """Take a checkpoint; its record."""
         number = self.handle.trigger_checkpoint(WAIT_S)
         return next(record for record in self.handle.checkpoints() if record.id == number)
 
-    def directory_of(self, record: Any) -> Path:
+    def rate(self, start_s: float, end_s: float) -> float:
+        """Rows a second that the sources gave in a time that a checkpoint is behind."""
+        rows = sum(rows_between(valve.directory, start_s, end_s) for valve in self._valves.values())
+        return rows / (end_s - start_s) if end_s > start_s else 0.0
+
+    def ticks(self) -> list[Times]:
+        """When ticks came, of each task, up to the last checkpoint."""
+        found: dict[int, list[Times]] = {}
+        for epoch in read_epochs(self.directory / "ticks-seen"):
+            found.setdefault(epoch.subtask, []).append(epoch.arrays["times"])
+        return [np.concatenate(parts) for parts in found.values()]
+
+    def wrong(self) -> int:
+        """How far what the job has come to is from what it must be; 0, when it is right. The last thing that is asked:
+        the job ends for it, drained where results say what is right."""
+        if isinstance(self.kind, CountedEntries):
+            return self._wrong_entries(self.kind, self.checkpoint())
+        if not isinstance(self.kind, KnownResults):
+            raise TypeError(f"{type(self.kind).__name__} says nothing of what is right")
+        kind = self.kind
+        self.handle.stop(savepoint=False, drain=kind.state is None, timeout=WAIT_S)
+        record = self.handle.checkpoints()[-1]
+        answers = [epoch.arrays["answer"] for epoch in read_epochs(self.directory / "results")]
+        if kind.state is not None:
+            tables = state_tables(self._directory_of(record), uid=STATE, state=kind.state)
+            answers += [kind.answer_in(table) for table in tables]
+        with np.errstate(over="ignore"):
+            found = np.add.reduce([np.zeros(3, np.int64), *answers], axis=0)
+        right = kind.answer(self._given(record))
+        return 0 if np.array_equal(found, right) else max(1, abs(int(found[0] - right[0])))
+
+    def _wrong_entries(self, kind: CountedEntries, record: Any) -> int:
+        counted = entries = 0
+        for table in state_tables(self._directory_of(record), uid=STATE):
+            entries += table.num_rows
+            counted += kind.counted(table)
+        rows = sum(map(len, self._given(record).values()))
+        return abs(counted - rows) + abs(entries - self.options.entries)
+
+    def _directory_of(self, record: Any) -> Path:
         (found,) = self.checkpoints_to.glob(f"*/chk-{record.id:010d}")
         return found
 
-    def wrong_entries(self, record: Any) -> int:
-        """How far the counts in a checkpoint are from what they must be: 0, when it is right."""
-        counted = entries = 0
-        for table in state_tables(self.directory_of(record), uid="state"):
-            entries += table.num_rows
-            counted += _counts(table)
-        return abs(counted - _rows_given(self.directory_of(record))) + abs(entries - self.options.keys)
+    def _given(self, record: Any) -> dict[str, Given]:
+        """Which rows the sources had given, by their positions in a checkpoint."""
+        origin = origin_at(str(self._directory_of(record)))
+        operators = origin.read(origin.open(open_storage)).operators
+        found = {}
+        for name in self._valves:
+            parts = [read_as(part.inline, Position) for part in operators[Uid(name)].parts]
+            rounds = [position.value["rounds"] for position in parts if position is not None]
+            found[name] = Given({int(split): done for some in rounds for split, done in some.items()})
+        return found
+
+    def _read(self, name: str) -> weir.Stream:
+        rows = self.kind.sources[name]
+        self._valves[name] = Valve(connectors.Generator(None, rows.make, rows.schema), self.directory / name)
+        return self.environment.read(self._valves[name], uid=name)
+
+    def _lay_ticks(self, results: weir.Stream) -> None:
+        """Ticks go to a sink of their own. An edge on which no row goes keeps them in the same tasks as the rest."""
+        ticks = self.environment.generate(
+            None, make_ticks, "tick long", rate=TICKS_PER_S * self.options.parallelism, uid="ticks"
+        )
+        ticks.write(FoldSink(self.directory / "ticks-seen", TickTimes), uid="ticks-seen")
+        none = ticks.map_batches(no_row, results.schema, uid="no-tick")
+        kind = self.kind
+        fold = (lambda: ResultSums(kind)) if isinstance(kind, KnownResults) else TickTimes
+        results.union(none).write(FoldSink(self.directory / "results", fold), uid="sink")
+
+
+def make_ticks(numbers: Numbers) -> dict[str, Any]:
+    return {"tick": numbers}
+
+
+def no_row(batch: Any) -> None:
+    return None
 
 
 @contextmanager
@@ -189,17 +234,3 @@ def state_job(options: StateOptions, name: str) -> Iterator[StateJob]:
             yield job
         finally:
             job.handle.cancel()
-
-
-def _counts(table: pa.Table) -> int:
-    values = table.column(table.num_columns - 1)
-    if not pa.types.is_binary(values.type):
-        return int(pc.sum(values).as_py() or 0)
-    data = b"".join(value[:8] for value in values.to_pylist())
-    return int(np.frombuffer(data, "<i8").sum())
-
-
-def _rows_given(checkpoint: Path) -> int:
-    origin = origin_at(str(checkpoint))
-    parts = origin.read(origin.open(open_storage)).operators[Uid("source")].parts
-    return sum(sum(position.value["rounds"].values()) for part in parts if (position := read_as(part.inline, Position)))

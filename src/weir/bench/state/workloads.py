@@ -1,7 +1,7 @@
 """The state benchmarks: updates, pause, incremental, restore, rescale.
 
-Comes in: keys and a backend. Goes out: one report each, after the state in a checkpoint
-was compared with what the rows before it must come to.
+Comes in: a kind of state, its size and a backend. Goes out: one report each, after what the job had come to was
+compared with what the rows that its sources gave must come to.
 """
 
 from __future__ import annotations
@@ -9,45 +9,62 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from weir.bench.epochs import read_epochs
+import weir
 from weir.bench.harness import BenchReport, kill_a_worker
-from weir.bench.state.job import SIGNAL_ROWS, StateJob, StateOptions, state_job
-from weir.bench.stolen import StolenTime
+from weir.bench.state.job import StateJob, StateOptions, Times, state_job
+from weir.bench.state.machine import MachinePauses, Span, beyond
 from weir.runtime.driver.notices import AttemptRunning
 
 BASELINE_S = 10.0
 AFTER_S = 5.0
 """How long the stream is watched after a checkpoint: what it leaves behind must not hold it, either."""
 
+WARM_UP_S = 2.0
+
 SETTLING_MAX = 10
 SETTLED_SHARE = 0.1
-Times = npt.NDArray[np.int64]
 
 
-def run_updates(options: StateOptions, *, seconds: float) -> BenchReport:
-    """Row-wise updates of random keys, and how much memory the workers take."""
+def run_updates(options: StateOptions, *, seconds: float, compare: bool = False) -> BenchReport:
+    """How fast rows are taken once the state is there, and how much memory the workers take. `compare`: the same on
+    heap, and the ratio to that."""
+    report = _updates(options, seconds=seconds)
+    if not compare:
+        return report
+    heap = _updates(replace(options, backend=weir.Heap()), seconds=seconds)
+    more = {
+        **report.more,
+        "heap_events_per_s": heap.events_per_s,
+        "heap_worker_rss_max_mb": heap.more["worker_rss_max_mb"],
+        "ratio_to_heap": round(report.events_per_s / heap.events_per_s, 3) if heap.events_per_s else 0.0,
+    }
+    return replace(report, verified=report.verified and heap.verified, more=more)
+
+
+def _updates(options: StateOptions, *, seconds: float) -> BenchReport:
     with state_job(options, "state-updates") as job, MemoryWatch(job) as memory:
         job.fill()
-        started_rows, started_s = job.rows, time.monotonic()
+        job.let()
+        job.handle.wait(WARM_UP_S)
+        started_s = time.monotonic()
         job.handle.wait(seconds)
-        updates, elapsed_s = job.rows - started_rows, time.monotonic() - started_s
+        ended_s = time.monotonic()
         record = job.checkpoint()
-        wrong = job.wrong_entries(record)
+        rate = job.rate(started_s, ended_s)
+        wrong = job.wrong()
         return _report(
             "state-updates",
             job,
-            seconds=elapsed_s,
-            events=updates,
+            seconds=ended_s - started_s,
+            events=round(rate * (ended_s - started_s)),
             verified=wrong == 0,
-            wrong_entries=wrong,
+            wrong=wrong,
             worker_rss_max_mb=round(memory.most_bytes / 1e6),
             checkpoint_s=round(record.duration_ms / 1e3, 2),
             checkpoint_mb=round(record.size_bytes / 1e6),
@@ -55,61 +72,65 @@ def run_updates(options: StateOptions, *, seconds: float) -> BenchReport:
 
 
 def run_pause(options: StateOptions) -> BenchReport:
-    """How long a checkpoint of much state holds the stream, and what it costs while it is written.
+    """How long a checkpoint of much state holds a task, and what it costs the stream while it is written.
 
-    The gap is the longest time between two batches that reach the sink of the same subtask. The undisturbed one is the
-    longest in which the machine had all of its processors.
+    A pause is the longest time between two ticks of a task. Ticks go past the operator, so that they are late only
+    when the task's own loop is: it has one thread for all that it does. What an idle process on some processor could
+    not run either was the machine's.
     """
-    with state_job(options, "state-pause") as job, MemoryWatch(job) as memory, StolenTime() as stolen:
-        job.fill()
-        job.checkpoint()  # The first one also warms everything up.
-        job.handle.wait(AFTER_S)
-        filled_bytes = sum(map(_resident_bytes, job.handle.process_ids))
-        baseline_s = time.monotonic()
-        job.handle.wait(BASELINE_S)
-        record = job.checkpoint()
-        job.handle.wait(AFTER_S)
-        last = job.checkpoint()
-        wrong = job.wrong_entries(last)
-        times = _times(job.directory)
+    with state_job(options, "state-pause") as job, MemoryWatch(job) as memory:
+        with MachinePauses() as machine:
+            job.fill()
+            job.checkpoint()  # The first one also warms everything up.
+            filled_bytes = sum(map(_resident_bytes, job.handle.process_ids))
+            job.let()
+            job.handle.wait(AFTER_S)
+            baseline_s = time.monotonic()
+            job.handle.wait(BASELINE_S)
+            record = job.checkpoint()
+            job.handle.wait(AFTER_S)
+            job.checkpoint()
         began_s, ended_s = record.triggered_ms / 1e3, (record.triggered_ms + record.duration_ms) / 1e3
-        before, during = _rate(times, baseline_s, began_s), _rate(times, began_s, ended_s)
+        ticks = job.ticks()
+        before, during = job.rate(baseline_s, began_s), job.rate(began_s, ended_s)
+        spans = {"before": (baseline_s, began_s), "during": (began_s, ended_s), "after": (ended_s, ended_s + AFTER_S)}
+        wrong = job.wrong()
         return _report(
             "state-pause",
             job,
             seconds=ended_s - baseline_s,
             events=round(before * (began_s - baseline_s) + during * (ended_s - began_s)),
             verified=wrong == 0,
-            wrong_entries=wrong,
+            wrong=wrong,
             checkpoint_mb=round(record.size_bytes / 1e6),
+            checkpoint_uploaded_mb=round(record.uploaded_bytes / 1e6),
             checkpoint_s=round(record.duration_ms / 1e3, 2),
-            gap_max_ms=round(_largest_gap_ms(times, began_s, ended_s), 1),
-            gap_max_undisturbed_ms=round(_largest_gap_ms(times, began_s, ended_s, but_for=stolen.touches), 1),
-            gap_max_before_ms=round(_largest_gap_ms(times, baseline_s, began_s), 1),
-            gap_max_after_ms=round(_largest_gap_ms(times, ended_s, ended_s + AFTER_S), 1),
+            **{f"pause_max_{name}_ms": _longest_ms(ticks, span, ()) for name, span in spans.items()},
+            **{f"pause_max_{name}_beyond_ms": _longest_ms(ticks, span, machine.spans) for name, span in spans.items()},
+            machine_pause_max_during_ms=_longest_of_ms(machine.spans, spans["during"]),
             events_per_s_before=round(before),
             events_per_s_during=round(during),
             ratio=round(during / before, 3) if before else 0.0,
-            worker_bytes_per_key=round(filled_bytes / options.keys),
+            worker_bytes_per_entry=round(filled_bytes / options.entries),
             worker_rss_max_mb=round(memory.most_bytes / 1e6),
         )
 
 
 def run_incremental(options: StateOptions, *, share: float) -> BenchReport:
-    """What a checkpoint uploads after a share of the keys has changed, of what a whole one does."""
-    with state_job(replace(options, hot_share=share), "state-incremental") as job:
+    """What a checkpoint uploads after a share of the entries has changed, of what a whole one does."""
+    with state_job(replace(options, share=share), "state-incremental") as job:
         job.fill()
         settled, settling = _settled(job)
-        job.wait_for_rows(job.rows + round(3 * share * options.keys))
+        job.give(job.kind.fill_rows + job.kind.rows_to_change(share))
         last = job.checkpoint()
-        wrong = job.wrong_entries(last)
+        wrong = job.wrong()
         return _report(
             "state-incremental",
             job,
             seconds=last.duration_ms / 1e3,
             events=0,
             verified=wrong == 0,
-            wrong_entries=wrong,
+            wrong=wrong,
             share_changed=share,
             settling_checkpoints=settling,
             state_mb=round(settled.size_bytes / 1e6, 1),
@@ -129,15 +150,16 @@ def run_restore(options: StateOptions) -> BenchReport:
         while not any(isinstance(notice, AttemptRunning) for _, notice in ran):
             job.handle.wait(0.02)
         running_s = next(at for at, notice in ran if isinstance(notice, AttemptRunning))
-        last = job.checkpoint()
-        wrong = job.wrong_entries(last)
+        job.let(2 * job.kind.fill_rows)
+        job.handle.wait(AFTER_S)
+        wrong = job.wrong()
         return _report(
             "state-restore",
             job,
             seconds=running_s - killed_s,
             events=0,
             verified=wrong == 0,
-            wrong_entries=wrong,
+            wrong=wrong,
             state_mb=round(record.size_bytes / 1e6),
             kill_to_running_s=round(running_s - killed_s, 2),
         )
@@ -147,21 +169,21 @@ def run_rescale(options: StateOptions, *, steps: tuple[int, ...] = (4, 3)) -> Be
     """Rescale a running job in place; afterwards no update is lost and none counted twice."""
     with state_job(options, "state-rescale") as job:
         job.fill()
+        job.let()
         taken_s = []
         for parallelism in steps:
             started_s = time.monotonic()
             job.handle.rescale(parallelism)
             job.wait_for_rows(1)
             taken_s.append(round(time.monotonic() - started_s, 2))
-        last = job.checkpoint()
-        wrong = job.wrong_entries(last)
+        wrong = job.wrong()
         return _report(
             "state-rescale",
             job,
             seconds=sum(taken_s),
             events=0,
             verified=wrong == 0,
-            wrong_entries=wrong,
+            wrong=wrong,
             steps=list(steps),
             rescale_s=taken_s,
         )
@@ -210,7 +232,7 @@ def _report(workload: str, job: StateJob, *, seconds: float, events: int, verifi
         verified=verified,
         parallelism=job.options.parallelism,
         more={
-            "keys": job.options.keys,
+            "entries": job.options.entries,
             "kind": job.options.kind,
             "backend": type(job.options.backend).__name__.lower(),
             **more,
@@ -223,35 +245,19 @@ def _resident_bytes(process: int) -> int:
     return int(listing.stdout or 0) * 1024
 
 
-def _times(directory: Path) -> dict[int, Times]:
-    """When signals came, and how many at once, by subtask."""
-    found: dict[int, list[Times]] = {}
-    for epoch in read_epochs(directory / "epochs"):
-        found.setdefault(epoch.subtask, []).append(epoch.arrays["times"])
-    return {subtask: np.concatenate(parts) for subtask, parts in found.items()}
-
-
-def _rate(times: dict[int, Times], start_s: float, end_s: float) -> float:
-    signals = sum(
-        int(rows[(at >= start_s * 1e9) & (at < end_s * 1e9)].sum()) for at, rows in (t.T for t in times.values())
-    )
-    return signals * SIGNAL_ROWS / (end_s - start_s) if end_s > start_s else 0.0
-
-
-def _largest_gap_ms(
-    times: dict[int, Times],
-    start_s: float,
-    end_s: float,
-    *,
-    but_for: Callable[[float, float], bool] = lambda start_s, end_s: False,
-) -> float:
-    """The longest time without a signal, of one subtask; those `but_for` says do not count."""
-    largest_ms = 0.0
-    for at, _ in (t.T for t in times.values()):
-        within_s = at[(at >= start_s * 1e9) & (at < end_s * 1e9)] / 1e9
-        gaps_s = np.diff(within_s)
+def _longest_ms(ticks: Sequence[Times], within: Span, pauses: Sequence[Span]) -> float:
+    """The longest time without a tick of some task, without the machine's `pauses`."""
+    longest_s = 0.0
+    for at_ns in ticks:
+        at_s = at_ns[(at_ns >= within[0] * 1e9) & (at_ns < within[1] * 1e9)] / 1e9
+        gaps_s = np.diff(at_s)
         for gap in np.argsort(-gaps_s):
-            if not but_for(within_s[gap], within_s[gap + 1]):
-                largest_ms = max(largest_ms, float(gaps_s[gap]) * 1e3)
+            if gaps_s[gap] <= longest_s:
                 break
-    return largest_ms
+            longest_s = max(longest_s, beyond((float(at_s[gap]), float(at_s[gap + 1])), pauses))
+    return round(longest_s * 1e3, 1)
+
+
+def _longest_of_ms(pauses: Sequence[Span], within: Span) -> float:
+    longest_s = max((to - since for since, to in pauses if since < within[1] and within[0] < to), default=0.0)
+    return round(longest_s * 1e3, 1)
