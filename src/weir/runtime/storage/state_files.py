@@ -155,5 +155,5 @@ def restored_part(
     states: dict[str, RestoredState] = {name: kind(parts, own) for name, parts in found.items()}
     for name, parts in dealt.items():
         redistribute = redistribution_of(parts[0].part.detail) or ""
-        states[name] = RestoredOperatorState(parts, redistribute, context.index, context.parallelism)
+        states[name] = RestoredOperatorState(parts, redistribute, context.index, context.parallelism, is_own)
     return Restored(inline, states)
