@@ -6,6 +6,8 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
+
 from tests.sim.patching import all_of, patched
 from weir.operators.base import Frozen, Restored
 from weir.operators.functions.async_map import STATE as IN_FLIGHT
@@ -16,13 +18,15 @@ from weir.operators.joins.interval import _IntervalHalf
 from weir.operators.joins.panes import RunPanes
 from weir.operators.time.watermarks import AssigningWatermarks
 from weir.operators.windows.aggregate import WindowAggregateOperator
-from weir.operators.windows.session import SessionAggregateOperator
-from weir.operators.windows.sessions import SessionStore
+from weir.operators.windows.sessions.aggregate import SessionAggregateOperator
+from weir.operators.windows.sessions.runs import SealedHead, SessionRuns
+from weir.operators.windows.sessions.store import SessionStore
 from weir.snapshot.parts import Progress
 from weir.snapshot.watermark_groups import WatermarkGroups
 from weir.snapshot.watermarks import NEVER_US, WatermarkMerge
 from weir.state.columns.segments.segment import Segment
 from weir.state.columns.segments.store import SegmentStore
+from weir.state.keys.hashing import take_rows
 from weir.state.timers import KeyedTimers, TimerQueue
 
 
@@ -151,7 +155,27 @@ def sessions_are_not_merged() -> AbstractContextManager[None]:
 
 def sessions_are_forgotten_on_restore() -> AbstractContextManager[None]:
     """Rows that come after a restart begin new sessions."""
-    return patched(SessionAggregateOperator, "_take_over", lambda self, table: None)
+    forget = patched(SessionAggregateOperator, "_take_over", lambda self, table: None)
+    return all_of(forget, patched(SessionRuns, "restore", lambda self, restored: True))
+
+
+def piece_in_a_segment_is_not_chained() -> AbstractContextManager[None]:
+    """A session is over when its piece in the head is, whatever lies in segments of it."""
+    return patched(SessionAggregateOperator, "_whole", lambda self, slots, ended_us: slots)
+
+
+def piece_comes_back_twice() -> AbstractContextManager[None]:
+    """A piece that was taken out of a segment is there still."""
+
+    def take(self: SessionRuns, segment: Any, rows: Any) -> Any:
+        return self._layout.pieces_of(take_rows(segment.batch, rows))
+
+    return patched(SessionRuns, "_take", take)
+
+
+def piece_of_a_sealed_head_comes_back_twice() -> AbstractContextManager[None]:
+    """What was taken out of a sealed head before its segments were there is in those, too."""
+    return patched(SealedHead, "taken", lambda self, segment: np.empty(0, np.int64))
 
 
 # --- Timers -----------------------------------------------------------------------------------------------
@@ -268,6 +292,9 @@ TIME_VARIANTS = (
     late_rows_are_dropped,
     sessions_are_not_merged,
     sessions_are_forgotten_on_restore,
+    piece_in_a_segment_is_not_chained,
+    piece_comes_back_twice,
+    piece_of_a_sealed_head_comes_back_twice,
     timers_are_lost_on_restore,
     timers_of_the_clock_are_lost_on_restore,
     fired_timers_are_in_the_snapshot,

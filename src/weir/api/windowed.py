@@ -31,7 +31,7 @@ from weir.operators.windows.functions import (
     WindowFunction,
 )
 from weir.operators.windows.rows import WindowRows
-from weir.operators.windows.session import PartialSessionAggregate, SessionAggregate
+from weir.operators.windows.sessions.aggregate import PartialSessionAggregate, SessionAggregate
 from weir.operators.windows.triggers import OnCount, OnWatermark, Trigger
 from weir.schema import parse_schema
 

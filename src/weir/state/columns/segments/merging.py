@@ -113,6 +113,12 @@ class Merge:
             self._add(taken)
         return all(cursor.is_done for cursor in self._cursors)
 
+    @property
+    def is_void(self) -> bool:
+        """Whether rows were marked meanwhile that have been added up with others: nobody can tell them apart now."""
+        logs = (segment.marks.log for run in self.runs for segment in run.segments)
+        return not self._carries and any(logs)
+
     def finish(self) -> list[Made]:
         """What the runs have become."""
         self._seal()

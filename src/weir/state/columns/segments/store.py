@@ -91,10 +91,13 @@ class SegmentStore:
         self._lots.append(lot)
         return lot
 
-    def adopt(self, *, wait: bool = False) -> Sequence[Lot]:
+    def adopt(self, *, wait: bool = False, lots: int | None = None) -> Sequence[Lot]:
         """Keep the segments of lots that are made, in the order of sealing; `wait`: of all, made here if need be.
-        What the lots returned were made of need not be searched any more."""
-        adopted = list(self._lots) if wait else list(itertools.takewhile(lambda lot: lot.is_made, self._lots))
+        `lots`: of so many exactly. What the lots returned were made of need not be searched any more."""
+        if lots is not None:
+            adopted = self._lots[:lots]
+        else:
+            adopted = list(self._lots) if wait else list(itertools.takewhile(lambda lot: lot.is_made, self._lots))
         segments = [segment for lot in adopted for segment in lot.freeze().segments()]
         del self._lots[: len(adopted)]
         for segment in segments:
@@ -111,6 +114,10 @@ class SegmentStore:
         """Between batches, of so many rows the last: adopt what is made, and go on with merges, a bounded piece."""
         if self._lots:
             self.adopt()
+        self.go_on(rows)
+
+    def go_on(self, rows: int) -> None:
+        """The same for an operator that adopts by itself."""
         if self._merges:
             step = min(max(self._owed_rows, TENDED_ROWS), STEP_RATIO * rows + TENDED_ROWS)
             self._owed_rows = max(self._owed_rows - step, 0)
@@ -257,6 +264,9 @@ class SegmentStore:
 
     def _finish(self, bucket_us: int) -> None:
         merge = self._merges.pop(bucket_us)
+        if merge.is_void:
+            merge.give_up()
+            return
         made = [self._segment(bucket_us, made.kept, made.bounds, made.marks) for made in merge.finish()]
         self._replace(bucket_us, merge.runs, made)
         self._merge_tail(bucket_us)

@@ -22,18 +22,21 @@ from weir.operators.base import Emit, Frozen, Operator, OperatorContext, Operato
 from weir.operators.user_code import operator_label
 from weir.operators.windows.definition import WindowDefinition, shown
 from weir.operators.windows.event_time import SessionWindows
-from weir.operators.windows.sessions import SessionStore
+from weir.operators.windows.sessions.pieces import FIRST, LAST, PieceLayout, SessionPieces, stored_schema
+from weir.operators.windows.sessions.runs import Asked, SessionRuns, Step
+from weir.operators.windows.sessions.store import SessionStore, are_near
 from weir.snapshot.parts import Progress
-from weir.snapshot.watermarks import NEVER_US
-from weir.state.columns.panes import FrozenPane, FrozenPanes
+from weir.snapshot.watermarks import END_US, NEVER_US
+from weir.state.columns.segments.shelf import ShelfBudget
 from weir.state.frozen import KEY_GROUP_COLUMN
+from weir.state.keys.hashing import hash_keys
 from weir.state.keys.xxhash64 import Ints
 
 STATE = "sessions"
 """The name of the state table."""
 
-FIRST, LAST = "__first", "__last"
-"""The columns with the times of a session's first and last row, in microseconds."""
+HEAD_SHARE = 0.5
+"""Of the memory for rows that are in no file yet, for the newest sessions. The rest is for those that were sealed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +84,8 @@ class SessionAggregate(_SessionSpec):
 
     @cached_property
     def stored(self) -> pa.Schema:
-        """The state table: key group, keys, times, accumulators."""
-        fields, width = list(self.of.layout.stored), 1 + len(self.of.layout.keys)
-        return pa.schema([*fields[:width], pa.field(FIRST, pa.int64()), pa.field(LAST, pa.int64()), *fields[width:]])
+        """The state table."""
+        return stored_schema(self.of.layout)
 
     def make(self) -> SessionAggregateOperator:
         return SessionAggregateOperator(self)
@@ -139,7 +141,13 @@ class _HeldSessions:
 
 
 class SessionAggregateOperator(Operator):
-    """Holds the sessions that are open, or whose lateness has not passed."""
+    """Holds the sessions that are open, or whose lateness has not passed.
+
+    The newest are in a store, the head. A snapshot, or want of memory, seals it: its sessions go into segments, and a
+    key's next row begins a new piece in an empty head. When a session is over as far as one piece knows, that piece
+    comes back into the head, where all pieces of one session become one again. A piece elsewhere that the session
+    goes on in is only noted, as the time until which it does: it comes back itself when that is over.
+    """
 
     def __init__(self, spec: SessionAggregate) -> None:
         self._spec = spec
@@ -150,14 +158,22 @@ class SessionAggregateOperator(Operator):
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
-        self._store = SessionStore(self._spec.of.layout, context, self._spec.gap_us)
+        layout, gap_us = self._spec.of.layout, self._spec.gap_us
+        self._layout = PieceLayout(layout, context, gap_us=gap_us, kept_us=gap_us + self._spec.lateness_us)
+        self._budget = ShelfBudget(context.place)
+        self._runs = SessionRuns(self._layout, self._budget, name=STATE, gap_us=gap_us)
+        self._store = SessionStore(layout, context, gap_us)
+        rules = self._store.accumulators.rules
+        self._minds_order = rules is None or not {"first", "last"}.isdisjoint(rules)
         if restored is None:
             return
         self._watermark_us = restored.watermark_us
         own = restored.inline_for(context.index, context.parallelism, Progress)
         self.rows_late = sum(progress.rows_late for progress in own)
-        for table in restored.tables(STATE):
-            self._take_over(table)
+        if STATE in restored.states and not self._runs.restore(restored.states[STATE]):
+            for table in restored.tables(STATE):
+                self._take_over(table)
+            self._runs.settle()
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         if not batch.num_rows:
@@ -174,15 +190,17 @@ class SessionAggregateOperator(Operator):
             self._leave_out(batch, slots)
         elif self._spec.lateness_us and earliest_us <= self._ended_us(0):
             self._changed.append(slots)
+        self._runs.tend(batch.num_rows)
+        self._make_room()
 
     def watermark(self, time_us: int, out: Emit) -> int | None:
         before_us, self._watermark_us = self._ended_us(0), max(self._watermark_us, time_us)
-        ended = self._store.ended_by(self._ended_us(0))
-        lasts = self._store.lasts(ended)
-        due = np.flatnonzero(lasts > before_us)
-        self._emit(ended[due[np.argsort(lasts[due], kind="stable")]], out)
-        self._store.remove(ended[lasts <= self._ended_us(self._spec.lateness_us)])
+        self._runs.adopt()
+        self._end_sessions(before_us, self._ended_us(0), out)
+        if self._spec.lateness_us:
+            self._forget_sessions(self._ended_us(self._spec.lateness_us))
         self._store.compact()
+        self._make_room()
         return time_us
 
     def flush(self, out: Emit) -> None:
@@ -190,26 +208,103 @@ class SessionAggregateOperator(Operator):
         if not self._changed:
             return
         changed, self._changed = self._store.still_alive(np.concatenate(self._changed)), []
+        changed = self._whole(changed, self._ended_us(0))
         self._emit(changed[self._store.lasts(changed) <= self._ended_us(0)], out)
 
     def freeze(self) -> Frozen:
         if self._changed:
             raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
-        inline = Progress(self._watermark_us, self.rows_late)
-        store, slots = self._store, self._store.alive
-        keys, numbers = store.freeze()
-        times = [pa.array(store.starts(slots)), pa.array(store.lasts(slots))]
-        pane = FrozenPane("sessions", keys, [*times, *store.accumulators.read(slots)], numbers=numbers)
-        return Frozen(inline, {STATE: FrozenPanes(self._spec.stored, [pane], self._context.max_parallelism)})
+        self._runs.adopt(wait=True)  # as a rule it is made long since
+        self._seal()
+        return Frozen(Progress(self._watermark_us, self.rows_late), {STATE: self._runs.freeze()})
+
+    # --- Sessions end ---
 
     def _ended_us(self, lateness_us: int) -> int:
         """Where a session's last row is at most here, so much lateness has passed since its end."""
         return max(NEVER_US, self._watermark_us - self._spec.gap_us - lateness_us)
 
+    def _end_sessions(self, before_us: int, ended_us: int, out: Emit) -> None:
+        """Emit the sessions that end in between."""
+        for step in self._runs.steps(before_us, ended_us, self._seal_for_good):
+            self._put_back(step.pieces)
+            self._whole(self._due(step), step.until_us)
+            due = self._due(step)
+            self._emit(due[np.argsort(self._store.lasts(due), kind="stable")], out)
+            if not self._spec.lateness_us:
+                self._store.remove(due)
+            self._make_room()
+
+    def _forget_sessions(self, gone_us: int) -> None:
+        """Forget sessions that late rows can no longer change."""
+        for step in self._runs.steps(NEVER_US, gone_us, self._seal_for_good):
+            self._put_back(step.pieces)
+            self._whole(self._due(step), NEVER_US)
+            self._store.remove(self._due(step))
+            self._make_room()
+
+    def _due(self, step: Step) -> Ints:
+        """The sessions of a step."""
+        slots = self._store.ended_by(step.until_us)
+        slots = slots[self._store.lasts(slots) > step.after_us]
+        if step.has_all_keys:
+            return slots
+        order = self._layout.order(self._store.hashes(slots))
+        return slots[(order >= np.uint64(step.low)) & (order <= np.uint64(step.high))]
+
+    def _whole(self, slots: Ints, ended_us: int) -> Ints:
+        """Sessions with all that touches them and lies elsewhere: pieces that are over come back, and until when the
+        others go on is noted. The sessions that they, and those, have become."""
+        become = [slots]
+        while len(slots) and not self._runs.is_empty:
+            found = self._runs.touching(self._asked(slots), END_US if self._minds_order else ended_us)
+            for rows, lasts in zip(found.rows, found.lasts, strict=True):
+                self._store.extend(slots[rows], lasts)
+            if not found.pieces:
+                break
+            slots = self._put_back(SessionPieces.joined(found.pieces))
+            become.append(slots)
+        return slots if len(become) == 1 else self._store.still_alive(np.concatenate(become))
+
+    def _asked(self, slots: Ints) -> Asked:
+        store = self._store
+        times = store.starts(slots), store.lasts(slots)
+        return Asked(store.numbers(slots), store.keys(slots), store.hashes(slots), *times, store.numbers_of)
+
+    def _put_back(self, pieces: SessionPieces | None) -> Ints:
+        """Take pieces back into the head; the session of each."""
+        if pieces is None or not len(pieces):
+            return np.empty(0, np.int64)
+        if self._minds_order:
+            pieces = self._in_order(pieces)
+        return self._store.merge(pieces.keys, pieces.firsts, pieces.lasts, columns=pieces.columns)
+
+    def _in_order(self, pieces: SessionPieces) -> SessionPieces:
+        """Pieces with all that they touch, in the order of time: what is in the head is the youngest, and leaves it."""
+        store, parts = self._store, [pieces]
+        while not self._runs.is_empty:
+            part = parts[-1]
+            hashes = hash_keys(part.keys)
+            numbers = store.numbers_of(part.keys, hashes)
+            asked = Asked(numbers, part.keys, hashes, part.firsts, part.lasts, store.numbers_of)
+            if not (found := self._runs.touching(asked, END_US).pieces):
+                break
+            parts.append(SessionPieces.joined(found))
+        whole = SessionPieces.joined(parts).in_time()
+        rows, slots = store.of_keys(store.numbers_of(whole.keys))
+        near = are_near(
+            whole.firsts[rows], whole.lasts[rows], store.starts(slots), store.lasts(slots), self._spec.gap_us
+        )
+        younger = np.unique(slots[near])
+        pieces = SessionPieces.joined([whole, self._layout.open_in(store, younger)])
+        store.remove(younger)
+        return pieces
+
     def _leave_out(self, batch: pa.RecordBatch, slots: Ints) -> None:
         """Remove sessions that are nothing but late rows. One that was there before is not: its end is further on."""
-        store = self._store
-        late = store.ended_by(self._ended_us(self._spec.lateness_us))
+        store, gone_us = self._store, self._ended_us(self._spec.lateness_us)
+        become = self._whole(store.ended_by(gone_us), self._ended_us(0))
+        late = store.ended_by(gone_us)
         if self._spec.late is None:
             self.rows_late += int(store.accumulators.read_of(self._spec.of.rows_at, late).to_numpy().sum())
         else:
@@ -218,8 +313,8 @@ class SessionAggregateOperator(Operator):
             if part.num_rows and (side := self.sides.get(self._spec.late)) is not None:
                 side(part.select(shown(self._spec.of.input_schema).names))
         kept = slots[~np.isin(slots, late)]
-        if self._spec.lateness_us and len(kept):
-            self._changed.append(kept)
+        if self._spec.lateness_us:
+            self._changed += [some for some in (kept, become) if len(some)]
         store.remove(late)
 
     def _emit(self, chosen: Ints, out: Emit) -> None:
@@ -228,13 +323,33 @@ class SessionAggregateOperator(Operator):
             ends = store.lasts(slots) + self._spec.gap_us
             out(of.result(store.keys(slots), store.starts(slots), ends, values=store.accumulators.values(slots)))
 
+    # --- Where sessions lie ---
+
+    def _make_room(self) -> None:
+        """Nobody holds slots now, but for those that have changed: seal the head, if it has become too large."""
+        if self._budget.directory is None or self._changed:
+            return
+        if self._store.size_bytes > self._budget.held_bytes_max * HEAD_SHARE:
+            self._seal_for_good()
+
+    def _seal(self) -> bool:
+        """Begin a new head; whether there was one."""
+        if not len(self._store):
+            return False
+        self._runs.seal(self._store)
+        self._store = SessionStore(self._spec.of.layout, self._context, self._spec.gap_us)
+        return True
+
+    def _seal_for_good(self) -> bool:
+        """The same, and put its sessions into segments here and now."""
+        is_sealed = self._seal()
+        self._runs.adopt(wait=True)
+        return is_sealed
+
     def _take_over(self, table: pa.Table) -> None:
         if (verdict := self._spec.verdict(STATE, table.schema)) not in ("same", "evolved"):
             raise CheckpointError(f"{operator_label(self._context)}: the checkpoint's state does not fit: {verdict}")
         table = table.select(self._spec.stored.names).cast(self._spec.stored).drop_columns([KEY_GROUP_COLUMN])
-        width = len(self._spec.of.keys)
         for batch in table.to_batches():
             if batch.num_rows:
-                columns = batch.columns
-                firsts, lasts = columns[width].to_numpy(), columns[width + 1].to_numpy()
-                self._store.merge(columns[:width], firsts, lasts, columns=columns[width + 2 :])
+                self._runs.take_over(self._layout.pieces_of(batch))

@@ -3,6 +3,9 @@
 Comes in: rows, or pieces of sessions, of many keys at once. Goes out: the session that
 each belongs to; sessions that touch are merged. Knows neither watermarks nor emission.
 Two pieces belong to one session when they are less than the gap apart.
+
+A store that takes no more rows may be read by another thread, as far as `alive`, `starts`,
+`lasts`, `hashes`, `keys` and the accumulators' `read` go.
 """
 
 from __future__ import annotations
@@ -19,14 +22,18 @@ from weir.operators.aggregates.frames import distinct
 from weir.operators.aggregates.layout import AggregateLayout
 from weir.operators.aggregates.state import Accumulators
 from weir.operators.base import OperatorContext
-from weir.state.keys.index import FrozenKeys, KeyIndex
-from weir.state.keys.xxhash64 import Ints
+from weir.state.keys.index import KeyIndex
+from weir.state.keys.store import Mask
+from weir.state.keys.xxhash64 import Ints, Words
 
 COMPACTED_SLOTS_MIN = 8_192
 """Below so many slots it does not matter how many of them are of sessions that are gone."""
 
 _SUM_MAX = 1 << 62
 """Key and time are sorted as one number below this."""
+
+_SLOT_BYTES, _KEY_BYTES = 42, 48
+"""Of the arrays here, for each slot and for each key; half of it is room to grow."""
 
 
 class SessionStore:
@@ -41,6 +48,11 @@ class SessionStore:
     def __len__(self) -> int:
         """How many sessions are open."""
         return self._live
+
+    @property
+    def slots(self) -> int:
+        """How many there are, dead ones included."""
+        return self._count
 
     @property
     def remembered(self) -> int:
@@ -93,9 +105,44 @@ class SessionStore:
     def keys(self, slots: Ints) -> list[pa.Array]:
         return self._index.keys(self._key[slots].astype(np.int64))
 
-    def freeze(self) -> tuple[FrozenKeys, Ints]:
-        """All keys, and which of them is the key of each open session."""
-        return self._index.freeze(), self._key[self.alive].astype(np.int64)
+    def hashes(self, slots: Ints) -> Words:
+        """Of the keys."""
+        return self._index.hashes[self._key[slots]]
+
+    def numbers(self, slots: Ints) -> Ints:
+        """The numbers of the keys."""
+        return self._key[slots].astype(np.int64)
+
+    def numbers_of(self, keys: Sequence[pa.Array], hashes: Words | None = None) -> Ints:
+        """The number of each key; keys that are new get one."""
+        return self._index.slots(keys, hashes)
+
+    def of_keys(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """All open sessions of keys: which of the numbers each has, and its slot."""
+        rows = np.flatnonzero(numbers < len(self._sessions))
+        rows = rows[self._sessions[numbers[rows]] > 0]
+        alone = self._only[numbers[rows]].astype(np.int64)
+        if (alone >= 0).all():
+            return rows, alone
+        concerned = np.zeros(len(self._index), np.bool_)
+        concerned[numbers[rows]] = True
+        known = self._sessions_of(concerned)
+        known = known[np.argsort(self._key[known], kind="stable")]
+        keys = self._key[known]
+        starts = np.searchsorted(keys, numbers[rows])
+        counts = np.searchsorted(keys, numbers[rows], side="right") - starts
+        which, places = expanded(starts, counts)
+        return rows[which], known[places]
+
+    def extend(self, slots: Ints, lasts: Ints) -> None:
+        """Sessions are known to go on until then, whatever their rows here say."""
+        np.maximum.at(self._last, slots, lasts)
+
+    @property
+    def size_bytes(self) -> int:
+        """About so much memory is in use."""
+        slots = self._count * _SLOT_BYTES + self.accumulators.size_bytes
+        return slots + len(self._index) * _KEY_BYTES + self._index.size_bytes
 
     # --- Letting go of sessions ---
 
@@ -190,8 +237,7 @@ class SessionStore:
         each piece in `slots`, at its row."""
         concerned = np.zeros(len(self._index), np.bool_)
         concerned[keys] = True
-        count = self._count
-        known = np.flatnonzero(self._alive[:count] & concerned[self._key[:count]])
+        known = self._sessions_of(concerned)
         keys = np.concatenate((self._key[known].astype(np.int64), keys))
         starts, lasts = np.concatenate((self._start[known], starts)), np.concatenate((self._last[known], lasts))
         first_us = int(starts.min())
@@ -211,6 +257,10 @@ class SessionStore:
             target = self._group_slots[groups]
             incoming = np.flatnonzero(pieces >= len(known))
             slots[rows[pieces[incoming] - len(known)]] = target[incoming]
+
+    def _sessions_of(self, concerned: Mask) -> Ints:
+        """The open sessions of some keys, by a mask."""
+        return np.flatnonzero(self._alive[: self._count] & concerned[self._key[: self._count]])
 
     def _settle(self, pieces: Ints, groups: Ints, *, keys: Ints, starts: Ints, lasts: Ints, known: Ints) -> None:
         """Each group becomes one session: an open one of its own if it has one, else a new one. `pieces` are in order,
@@ -263,6 +313,23 @@ def _cut(starts: Ints, lasts: Ints, gap: int) -> tuple[Ints, Ints, Ints]:
     groups = np.zeros(len(order), np.int64)
     np.cumsum(starts[order[1:]] - tops[:-1] >= gap, out=groups[1:])
     return order, groups, tops
+
+
+def are_near(firsts: Ints, lasts: Ints, other_firsts: Ints, other_lasts: Ints, gap_us: int) -> Mask:
+    """Whether pieces belong to one session, side by side."""
+    near: Mask = (other_firsts - lasts < gap_us) & (firsts - other_lasts < gap_us)
+    return near
+
+
+def expanded(starts: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """Stretches of numbers, from each start on so many: which stretch each number is of, and the number.
+
+    >>> expanded(np.array([7, 0, 3]), np.array([2, 0, 1]))
+    (array([0, 0, 2]), array([7, 8, 3]))
+    """
+    which = np.repeat(np.arange(len(counts)), counts)
+    offsets = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return which, starts[which] + offsets
 
 
 def _grown(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:

@@ -15,10 +15,10 @@ from tests.seeds import seeds
 from weir import connectors as io
 from weir.errors import PlanError
 from weir.operators.base import OperatorContext
-from weir.operators.windows import sessions as session_store
 from weir.operators.windows.definition import WindowDefinition
 from weir.operators.windows.event_time import SessionWindows
-from weir.operators.windows.sessions import SessionStore
+from weir.operators.windows.sessions import store as session_store
+from weir.operators.windows.sessions.store import SessionStore
 from weir.testing import run_local
 
 BEGIN = datetime(2026, 1, 1)

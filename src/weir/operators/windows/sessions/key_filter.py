@@ -1,0 +1,49 @@
+"""Which keys may be in a segment, without a look at it: a Bloom filter over the order of its rows.
+
+Comes in: hashes. Goes out: whether each may be among those that it was made of; one in some
+hundred others is said to be. Two bytes a key. NumPy only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weir.state.keys.store import Mask
+from weir.state.keys.xxhash64 import Words
+
+_KEYS_PER_WORD = 4
+_BITS = (0, 6, 12)
+"""Where in a hash the numbers of a key's bits are; above is that of its word."""
+
+_WORD_SHIFT = np.uint64(18)
+_SIX_BITS = np.uint64(63)
+
+
+class KeyFilter:
+    """Of some hashes, whose lower bits are as good as random.
+
+    >>> KeyFilter(np.array([1 << 40], np.uint64)).may_have(np.array([1 << 40, 77 << 18], np.uint64)).tolist()
+    [True, False]
+    """
+
+    def __init__(self, hashes: Words) -> None:
+        size = 1 << max(len(hashes) // _KEYS_PER_WORD, 1).bit_length()
+        self._mask = np.uint64(size - 1)
+        self._words = np.zeros(size, np.uint64)
+        np.bitwise_or.at(self._words, self._places(hashes), _bits(hashes))
+
+    def may_have(self, hashes: Words) -> Mask:
+        """Whether each of these may be one of them."""
+        bits = _bits(hashes)
+        found: Mask = self._words[self._places(hashes)] & bits == bits
+        return found
+
+    def _places(self, hashes: Words) -> Words:
+        return (hashes >> _WORD_SHIFT) & self._mask
+
+
+def _bits(hashes: Words) -> Words:
+    bits = np.zeros(len(hashes), np.uint64)
+    for shift in _BITS:
+        bits |= np.uint64(1) << ((hashes >> np.uint64(shift)) & _SIX_BITS)
+    return bits

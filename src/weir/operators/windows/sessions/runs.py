@@ -1,0 +1,309 @@
+"""The sessions of one subtask that lie in segments, and the heads on their way there.
+
+Comes in: stores that take no more rows, and how far event time has come. Goes out: the
+pieces that are due, a bounded number at a time; and which pieces touch sessions elsewhere.
+A piece that was taken out is marked, and its bucket is gone when all of it was. Emits nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import pyarrow as pa
+
+from weir.operators.windows.sessions.key_filter import KeyFilter
+from weir.operators.windows.sessions.pieces import PieceLayout, SessionPieces
+from weir.operators.windows.sessions.store import SessionStore, are_near, expanded
+from weir.snapshot.watermarks import END_US
+from weir.state.columns.segments.lot import Lot
+from weir.state.columns.segments.rows import SortedRows
+from weir.state.columns.segments.segment import Segment
+from weir.state.columns.segments.shelf import ShelfBudget
+from weir.state.columns.segments.snapshot import FrozenSegments
+from weir.state.columns.segments.store import SegmentStore
+from weir.state.frozen import RestoredState
+from weir.state.keys.hashing import take_rows
+from weir.state.keys.store import Mask
+from weir.state.keys.xxhash64 import Ints, Words
+
+DUE_ROWS_MAX = 131_072
+"""Pieces that are taken out of segments at once."""
+
+_SAMPLE_ROWS = 256
+"""Rows that are looked at, for each part, to tell where keys are to be cut so that parts are about equal."""
+
+_ORDER_MAX = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is due, a part of it: the sessions that end behind one time and by another, of some keys."""
+
+    after_us: int
+    until_us: int
+    pieces: SessionPieces | None
+    low: int = 0
+    high: int = _ORDER_MAX
+
+    @property
+    def has_all_keys(self) -> bool:
+        return self.low == 0 and self.high == _ORDER_MAX
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Sessions that may go on in pieces here, and the numbers of their keys."""
+
+    numbers: Ints
+    keys: list[pa.Array]
+    hashes: Words
+    firsts: Ints
+    lasts: Ints
+    number_of: Callable[[Sequence[pa.Array]], Ints]
+
+
+@dataclass
+class Touching:
+    """What touches the sessions that were asked for."""
+
+    rows: list[Ints] = field(default_factory=list)
+    """Sessions that go on …"""
+    lasts: list[Ints] = field(default_factory=list)
+    """… until then at least."""
+    pieces: list[SessionPieces] = field(default_factory=list)
+    """What was taken out of here."""
+
+    def goes_on(self, rows: Ints, lasts: Ints) -> None:
+        self.rows.append(rows)
+        self.lasts.append(lasts)
+
+
+class SealedHead:
+    """A store that takes no more rows, as fast to look at as before, until its sessions lie in segments."""
+
+    lot: Lot
+
+    def __init__(self, store: SessionStore, layout: PieceLayout) -> None:
+        self._store = store
+        self._layout = layout
+        self._count = store.slots
+        self._taken: Mask = np.zeros(self._count, np.bool_)  # costs nothing until it is touched
+        self._sorted: dict[int, Ints] = {}
+
+    def rows(self) -> Iterator[tuple[int, SortedRows]]:
+        """For the thread that writes a snapshot, and for any."""
+        return self._layout.rows_in(self._store, self._sorted.__setitem__)
+
+    def taken(self, segment: Segment) -> Ints:
+        """The rows of one of the lot's segments that were taken out before it was there."""
+        return np.flatnonzero(self._taken[self._sorted[segment.bucket_us]])
+
+    def due(self, after_us: int, until_us: int) -> SessionPieces | None:
+        """Take out what ends in between."""
+        slots = self._store.ended_by(until_us)
+        slots = slots[~self._taken[slots] & (self._store.lasts(slots) > after_us)]
+        return self._take(slots) if len(slots) else None
+
+    def touching(self, asked: Asked, gap_us: int, taken_until_us: int, found: Touching) -> None:
+        rows, slots = self._store.of_keys(self._store.numbers_of(asked.keys, asked.hashes))
+        firsts, lasts = self._store.starts(slots), self._store.lasts(slots)
+        near = are_near(asked.firsts[rows], asked.lasts[rows], firsts, lasts, gap_us) & ~self._taken[slots]
+        rows, slots, lasts = rows[near], slots[near], lasts[near]
+        over = lasts <= taken_until_us
+        found.goes_on(rows[~over], lasts[~over])
+        if over.any():
+            found.pieces.append(self._take(np.unique(slots[over])))
+
+    def _take(self, slots: Ints) -> SessionPieces:
+        self._taken[slots] = True
+        return self._layout.open_in(self._store, slots)
+
+
+class SessionRuns:
+    """All of them."""
+
+    def __init__(self, layout: PieceLayout, budget: ShelfBudget, *, name: str, gap_us: int) -> None:
+        self._layout = layout
+        self._budget = budget
+        self._gap_us = gap_us
+        self._store = SegmentStore(layout.segments, budget, name=name, combine=layout.chained)
+        self._heads: list[SealedHead] = []
+        self._filters: WeakKeyDictionary[Segment, KeyFilter] = WeakKeyDictionary()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._heads and not len(self._store)
+
+    # --- Sessions come ---
+
+    def seal(self, store: SessionStore) -> None:
+        """Take over a store that takes no more rows; looks at none of its sessions."""
+        head = SealedHead(store, self._layout)
+        head.lot = self._store.seal(head.rows)
+        self._heads.append(head)
+
+    def adopt(self, *, wait: bool = False) -> None:
+        """Go over to the segments of heads that were sealed, where they are made."""
+        adopted = 0
+        while adopted < len(self._heads) and (wait or self._heads[adopted].lot.is_made):
+            head = self._heads[adopted]
+            for segment in head.lot.segments():
+                self._store.mark(segment, head.taken(segment))
+            adopted += 1
+        if adopted:
+            # Exactly these: the next may be made just now, and what was taken out of it is not marked yet.
+            self._store.adopt(lots=adopted)
+            del self._heads[:adopted]
+
+    def tend(self, rows: int) -> None:
+        """Between batches, of so many rows the last: go on with what is to be merged."""
+        self._store.go_on(rows)
+
+    def take_over(self, pieces: SessionPieces) -> None:
+        """Keep pieces out of a checkpoint."""
+        segments = [self._store.new(bucket_us, rows) for bucket_us, rows in self._layout.rows_of(pieces)]
+        self._store.add(segments)
+        self._store.merge(segments)
+
+    # --- Sessions are looked for ---
+
+    def steps(self, after_us: int, until_us: int, seal: Callable[[], bool]) -> Iterator[Step]:
+        """Take out all pieces that end in between, in the order of time, or, where too many for the memory end in one
+        bucket, in that of their keys. The steps together are all sessions that end in between. `seal`: puts the head
+        here, and says whether there was one; it may also be called between two steps."""
+        while (bucket_us := self._first_due(after_us, until_us)) is not None:
+            last_us = min(bucket_us + self._layout.bucket_us - 1, until_us)
+            parts = self._parts(bucket_us, after_us, last_us)
+            if len(parts) > 1 and seal():
+                continue  # else sessions of other keys could be put here, in a bucket that was passed, between parts
+            heads = self._due_in_heads(after_us, last_us)
+            for low, high in parts:
+                found = [*self._take_due(bucket_us, after_us, last_us, low=low, high=high), *heads]
+                yield Step(after_us, last_us, SessionPieces.joined(found) if found else None, low, high)
+                heads = []
+            after_us = last_us
+            self._drop_if_taken(bucket_us)
+            self._budget.settle()
+        heads = self._due_in_heads(after_us, until_us)
+        yield Step(after_us, until_us, SessionPieces.joined(heads) if heads else None)
+
+    def touching(self, asked: Asked, taken_until_us: int) -> Touching:
+        """The pieces less than the gap away from sessions. Those that end by `taken_until_us` are taken out, the
+        oldest of a bucket first."""
+        found = Touching()
+        order = self._layout.order(asked.hashes)
+        by_order = np.argsort(order)
+        order = order[by_order]
+        earliest_us = int(asked.firsts.min()) - self._gap_us
+        for segment in list(self._store.between(earliest_us + 1, END_US)):
+            start = int(np.searchsorted(order, np.uint64(segment.bounds.low)))
+            stop = int(np.searchsorted(order, np.uint64(segment.bounds.high), side="right"))
+            if start < stop:
+                self._touching_in(segment, asked, by_order[start:stop], order[start:stop], taken_until_us, found)
+        for head in self._heads:  # which are younger
+            head.touching(asked, self._gap_us, taken_until_us, found)
+        self._budget.settle()
+        return found
+
+    # --- Snapshots ---
+
+    def freeze(self) -> FrozenSegments:
+        return self._store.freeze()
+
+    def restore(self, restored: RestoredState) -> bool:
+        """Whether the files of a checkpoint could be taken as they are."""
+        return self._store.restore(restored)
+
+    def settle(self) -> None:
+        """Finish what is under way."""
+        self._store.settle()
+
+    # --- Helpers ---
+
+    def _first_due(self, after_us: int, until_us: int) -> int | None:
+        """The first bucket with pieces that end in between."""
+        for bucket_us in sorted(bucket_us for bucket_us in self._store if bucket_us <= until_us):
+            if any(len(_due(segment, after_us, until_us)) for segment in self._store.at(bucket_us)):
+                return bucket_us
+            self._drop_if_taken(bucket_us)
+        return None
+
+    def _parts(self, bucket_us: int, after_us: int, until_us: int) -> list[tuple[int, int]]:
+        """Stretches of keys, each with about DUE_ROWS_MAX pieces at most that end in between."""
+        segments = self._store.at(bucket_us)
+        count = sum(len(_due(segment, after_us, until_us)) for segment in segments)
+        parts = 1 if self._budget.directory is None else -(-count // DUE_ROWS_MAX)
+        if parts <= 1:
+            return [(0, _ORDER_MAX)]
+        step = max(sum(map(len, segments)) // (parts * _SAMPLE_ROWS), 1)
+        sample = np.sort(np.concatenate([segment.order[::step] for segment in segments]))
+        bounds = np.unique(sample[np.arange(1, parts) * len(sample) // parts]).tolist()
+        return list(zip([0, *(bound + 1 for bound in bounds)], [*bounds, _ORDER_MAX], strict=True))
+
+    def _take_due(self, bucket_us: int, after_us: int, until_us: int, *, low: int, high: int) -> list[SessionPieces]:
+        due = [(segment, _due(segment, after_us, until_us, low, high)) for segment in self._store.at(bucket_us)]
+        return [self._take(segment, rows) for segment, rows in due if len(rows)]
+
+    def _due_in_heads(self, after_us: int, until_us: int) -> list[SessionPieces]:
+        found = (head.due(after_us, until_us) for head in self._heads)
+        return [pieces for pieces in found if pieces is not None]
+
+    def _touching_in(
+        self, segment: Segment, asked: Asked, rows: Ints, order: Words, taken_until_us: int, found: Touching
+    ) -> None:
+        likely = np.flatnonzero(self._filter(segment).may_have(order))
+        if not len(likely):
+            return
+        rows, order, own = rows[likely], order[likely], segment.order
+        starts = np.searchsorted(own, order)
+        counts = np.searchsorted(own, order, side="right") - starts
+        which, at = expanded(starts, counts)
+        if segment.marks.bits is not None:
+            alive = ~segment.marks.bits[at]
+            which, at = which[alive], at[alive]
+        rows, lasts = rows[which], segment.times[at]
+        firsts = self._layout.firsts_of(segment.batch)[at]
+        near = np.flatnonzero(are_near(asked.firsts[rows], asked.lasts[rows], firsts, lasts, self._gap_us))
+        if not len(near):
+            return
+        rows, at, lasts = rows[near], at[near], lasts[near]
+        pieces = self._layout.pieces_of(take_rows(segment.batch, at))
+        same = asked.number_of(pieces.keys) == asked.numbers[rows]  # a hash is not the key
+        over = lasts <= taken_until_us
+        found.goes_on(rows[same & ~over], lasts[same & ~over])
+        if (same & over).any():
+            found.pieces.append(self._take(segment, np.unique(at[same & over])))
+
+    def _take(self, segment: Segment, rows: Ints) -> SessionPieces:
+        self._store.mark(segment, rows)
+        return self._layout.pieces_of(take_rows(segment.batch, rows))
+
+    def _drop_if_taken(self, bucket_us: int) -> None:
+        marks = [segment.marks.bits for segment in self._store.at(bucket_us)]
+        if not self._heads and all(bits is not None and bits.all() for bits in marks):
+            self._store.drop(bucket_us)
+
+    def _filter(self, segment: Segment) -> KeyFilter:
+        found = self._filters.get(segment)
+        if found is None:
+            found = self._filters[segment] = KeyFilter(segment.order)
+        return found
+
+
+def _due(segment: Segment, after_us: int, until_us: int, low: int = 0, high: int = _ORDER_MAX) -> Ints:
+    """The rows that end in between, of some keys, and that were not taken."""
+    if segment.first_us > until_us or segment.last_us <= after_us:
+        return np.empty(0, np.int64)
+    start, stop = 0, len(segment)
+    if low > segment.bounds.low:
+        start = int(np.searchsorted(segment.order, np.uint64(low)))
+    if high < segment.bounds.high:
+        stop = int(np.searchsorted(segment.order, np.uint64(high), side="right"))
+    times, marks = segment.times[start:stop], segment.marks.bits
+    due = (times > after_us) & (times <= until_us)
+    if marks is not None:
+        due &= ~marks[start:stop]
+    return np.flatnonzero(due) + start

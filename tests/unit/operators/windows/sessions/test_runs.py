@@ -1,0 +1,285 @@
+"""Sessions that are sealed, come back, go to disk and are restored come out as if all had stayed in memory."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import weir
+from tests.seeds import seeds
+from tests.states import Shelf, split_by_owner
+from tests.unit.operators.running import context, on_disk
+from weir.operators.base import Frozen, Restored, RestoredInline
+from weir.operators.windows.definition import WindowDefinition
+from weir.operators.windows.event_time import SessionWindows
+from weir.operators.windows.sessions import pieces, runs
+from weir.operators.windows.sessions import store as session_store
+from weir.operators.windows.sessions.aggregate import (
+    STATE,
+    PartialSessionAggregate,
+    SessionAggregate,
+    SessionAggregateOperator,
+)
+from weir.snapshot.parts import StatePart
+from weir.snapshot.watermarks import END_US
+from weir.state.columns.segments import merging, store
+from weir.state.frozen import RestoredPart, RestoredParts
+
+GAP_US = 10
+KEYS = [None, *"abcdefgh"]
+SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64()), ("ts", pa.timestamp("us"))])
+SUMS = {"n": weir.count(), "total": weir.sum("value"), "low": weir.min("value")}
+ENDS = {**SUMS, "first": weir.first("value"), "last": weir.last("value")}
+
+Row = tuple[str | None, int, int]
+Result = tuple[Any, ...]
+
+
+def spec_of(*, lateness_us: int = 0, late: str | None = "late", aggregates: Any = SUMS) -> SessionAggregate:
+    definition = WindowDefinition(SessionWindows(GAP_US), ["key"], aggregates, SCHEMA, "ts")
+    return SessionAggregate(definition, lateness_us, late)
+
+
+def batch_of(rows: Sequence[Row]) -> pa.RecordBatch:
+    columns = list(zip(*rows, strict=True))
+    return pa.RecordBatch.from_arrays([pa.array(c, f.type) for c, f in zip(columns, SCHEMA)], schema=SCHEMA)
+
+
+# --- One thread, one dictionary ---------------------------------------------------------------------------
+
+
+@dataclass
+class Session:
+    first: int
+    last: int
+    values: list[int] = field(default_factory=list)
+
+
+class Model:
+    """What sessions are, row by row."""
+
+    def __init__(self, lateness_us: int, names: Iterable[str]) -> None:
+        self._lateness_us = lateness_us
+        self._names = list(names)
+        self._watermark_us = -(1 << 62)
+        self._open: dict[str | None, list[Session]] = {}
+        self._changed: list[tuple[str | None, Session]] = []
+        self.rows_late = 0
+        self.late: list[Row] = []
+
+    def _ended_us(self, lateness_us: int = 0) -> int:
+        return self._watermark_us - GAP_US - lateness_us
+
+    def process(self, rows: Sequence[Row]) -> None:
+        touched: list[tuple[str | None, Session]] = []
+        for key, value, time in rows:
+            held = self._open.setdefault(key, [])
+            near = [s for s in held if s.first - time < GAP_US and time - s.last < GAP_US]
+            near.sort(key=lambda session: session.first)
+            whole = Session(min([time, *(s.first for s in near)]), max([time, *(s.last for s in near)]))
+            whole.values = [v for session in near for v in session.values] + [value]
+            self._open[key] = [s for s in held if s not in near] + [whole]
+            touched = [(k, whole if s in near else s) for k, s in touched] + [(key, whole)]
+        gone_us = self._ended_us(self._lateness_us)
+        alone = {id(s): (k, s) for k, s in touched if s.last <= gone_us}
+        for key, session in alone.values():
+            self._open[key].remove(session)
+        self.rows_late += sum(len(session.values) for _, session in alone.values())
+        self.late += [row for row, (_, session) in zip(rows, touched, strict=True) if id(session) in alone]
+        if self._lateness_us:
+            self._changed += [(key, session) for key, session in touched if id(session) not in alone]
+
+    def flush(self) -> list[Result]:
+        changed = {id(s): (k, s) for k, s in self._changed if s.last <= self._ended_us() and s in self._open[k]}
+        self._changed = []
+        return [self._result(key, session) for key, session in changed.values()]
+
+    def watermark(self, time_us: int) -> list[Result]:
+        before_us, self._watermark_us = self._ended_us(), max(self._watermark_us, time_us)
+        every = [(key, session) for key, held in self._open.items() for session in held]
+        due = [(key, session) for key, session in every if before_us < session.last <= self._ended_us()]
+        gone_us = self._ended_us(self._lateness_us)
+        self._open = {key: [s for s in held if s.last > gone_us] for key, held in self._open.items()}
+        return [self._result(key, session) for key, session in due]
+
+    def _result(self, key: str | None, session: Session) -> Result:
+        values = session.values
+        found = {"n": len(values), "total": sum(values), "low": min(values), "first": values[0], "last": values[-1]}
+        return (key, session.first, session.last + GAP_US, *(found[name] for name in self._names))
+
+
+# --- The operator, in subtasks ----------------------------------------------------------------------------
+
+
+class Subtasks:
+    """All subtasks of the second half, as the engine would run them."""
+
+    def __init__(
+        self, spec: SessionAggregate, parallelism: int, *, directory: Path | None, before: Subtasks | None = None
+    ) -> None:
+        spec.schema([SCHEMA if spec.late is not None else spec.combined])
+        self.spec, self.parallelism, self.directory = spec, parallelism, directory
+        self.operators: list[SessionAggregateOperator] = []
+        self.late: list[pa.RecordBatch] = [] if before is None else before.late
+        self.shelf = Shelf() if before is None else before.shelf
+        old = [] if before is None else before.freeze()
+        parts = [self.written(index, frozen) for index, frozen in enumerate(old)]
+        for index in range(parallelism):
+            operator, here = spec.make(), context(index, parallelism, place=self._place())
+            restored = None
+            if before is not None:
+                inline = [RestoredInline(i, len(old), frozen.inline) for i, frozen in enumerate(old)]
+                groups = [context(i, len(old)).key_groups for i in range(len(old))]
+                mine = [
+                    RestoredPart(part, held, self.shelf)
+                    for part, held in zip(parts, groups, strict=True)
+                    if held.start < here.key_groups.stop and here.key_groups.start < held.stop
+                ]
+                restored = Restored(inline, {STATE: RestoredParts(mine, here.key_groups)})
+            operator.sides = {"late": self.late.append}
+            operator.open(here, restored)
+            self.operators.append(operator)
+
+    def _place(self) -> Any:
+        return None if self.directory is None else on_disk(str(self.directory), memory="20KB")
+
+    def written(self, index: int, frozen: Frozen) -> StatePart:
+        self.shelf.prefix = f"{len(self.shelf.content)}-{index}-"
+        return frozen.states[STATE].write(self.shelf)
+
+    def process(self, rows: Sequence[Row]) -> list[Result]:
+        batch = batch_of(rows)
+        if self.spec.late is None:
+            halves = PartialSessionAggregate(self.spec.of).make()
+            halves.open(context(), None)
+            halves._rows_to_pass = 1 << 30
+            found: list[pa.RecordBatch] = []
+            halves.process(batch, found.append)
+            (batch,) = found
+        return self._emitted(
+            [
+                (lambda out, owner=owner, part=part: self.operators[owner].process(part, out))
+                for owner, part in split_by_owner(batch, ["key"], self.parallelism, 128)
+            ]
+        )
+
+    def flush(self) -> list[Result]:
+        return self._emitted([lambda out, o=o: o.flush(out) for o in self.operators])
+
+    def watermark(self, time_us: int) -> list[Result]:
+        return self._emitted([lambda out, o=o: o.watermark(time_us, out) for o in self.operators])
+
+    def freeze(self) -> list[Frozen]:
+        return [operator.freeze() for operator in self.operators]
+
+    @property
+    def rows_late(self) -> int:
+        return sum(operator.rows_late for operator in self.operators)
+
+    def _emitted(self, calls: Sequence[Callable[[Any], Any]]) -> list[Result]:
+        found: list[Result] = []
+        for call in calls:
+            batches: list[pa.RecordBatch] = []
+            call(batches.append)
+            rows = [result_of(row) for batch in batches for row in batch.to_pylist()]
+            if self.parallelism == 1 and runs.DUE_ROWS_MAX > 1_000:
+                assert [row[2] for row in rows] == sorted(row[2] for row in rows) or self.spec.lateness_us
+            found += rows
+        return found
+
+
+def result_of(row: dict[str, Any]) -> Result:
+    start, end = (pa.scalar(row[name], pa.timestamp("us")).value for name in ("window_start", "window_end"))
+    return (row["key"], start, end, *list(row.values())[3:])
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that happens to much state happens to little."""
+    monkeypatch.setattr(store, "AT_ONCE_ROWS_MAX", 20)
+    monkeypatch.setattr(store, "STEP_ROWS", 10)
+    monkeypatch.setattr(merging, "SEGMENT_BYTES_MAX", 600)
+    monkeypatch.setattr(pieces, "BUCKET_US_MIN", 3)
+    monkeypatch.setattr(runs, "DUE_ROWS_MAX", 4)
+    monkeypatch.setattr(runs, "_SAMPLE_ROWS", 2)
+    monkeypatch.setattr(session_store, "COMPACTED_SLOTS_MIN", 4)
+
+
+def run_both(seed: int, spec: SessionAggregate, directory: Path | None, *, disorder_us: int = 25) -> int:
+    """Rows, watermarks, snapshots and restores at random; each call's results are compared. How many there were."""
+    dice = random.Random(seed)
+    model = Model(spec.lateness_us, spec.of.aggregates)
+    subtasks = Subtasks(spec, 1, directory=directory)
+    now_us, count, frozen = 0, 0, []
+    rescales = dice.random() < 0.5
+    for _ in range(150):
+        now_us += dice.choice([0, 1, 2, 8])
+        what = dice.random()
+        if what < 0.6:
+            disorders = [dice.randrange(disorder_us * dice.choice([1, 1, 4]) + 1) for _ in range(dice.randint(1, 12))]
+            rows = [(dice.choice(KEYS), dice.randrange(100), now_us - d) for d in disorders]
+            model.process(rows)
+            assert not subtasks.process(rows)
+        elif what < 0.8:
+            assert Counter(model.flush()) == Counter(subtasks.flush())
+            time_us = now_us - dice.randrange(disorder_us + 1)
+            expected = model.watermark(time_us)
+            count += len(expected)
+            assert Counter(subtasks.watermark(time_us)) == Counter(expected)
+        else:
+            assert Counter(model.flush()) == Counter(subtasks.flush())
+            if what < 0.96:
+                frozen += enumerate(subtasks.freeze())
+            else:
+                parallelism = dice.randint(1, 3) if rescales else 1
+                subtasks, frozen = Subtasks(spec, parallelism, directory=directory, before=subtasks), []
+        if frozen and dice.random() < 0.3:  # the thread that writes snapshots has come so far
+            index, part = frozen.pop(0)
+            written = subtasks.written(index, part)
+            if dice.random() < 0.5:
+                part.states[STATE].confirmed(written)
+    assert Counter(model.flush()) == Counter(subtasks.flush())
+    assert Counter(model.watermark(END_US)) == Counter(subtasks.watermark(END_US))
+    assert model.rows_late == subtasks.rows_late
+    if spec.late is not None:
+        late = [(row["key"], row["value"]) for batch in subtasks.late for row in batch.to_pylist()]
+        assert Counter((key, value) for key, value, _ in model.late) == Counter(late)
+    subtasks.freeze()
+    assert not subtasks.watermark(END_US)
+    assert all(operator._runs.is_empty for operator in subtasks.operators)
+    return count
+
+
+@pytest.mark.parametrize("is_on_disk", [False, True], ids=["heap", "disk"])
+@pytest.mark.parametrize("lateness_us", [0, 5, 60])
+@pytest.mark.parametrize("seed", seeds(10))
+def test_whatever_becomes_of_the_head_sessions_come_out_as_if_it_had_stayed(
+    seed: int, lateness_us: int, is_on_disk: bool, small: None, tmp_path: Path
+) -> None:
+    spec = spec_of(lateness_us=lateness_us, late="late" if seed % 2 else None)
+    assert run_both(seed, spec, tmp_path if is_on_disk else None) > 10
+
+
+@pytest.mark.parametrize("is_on_disk", [False, True], ids=["heap", "disk"])
+@pytest.mark.parametrize("lateness_us", [0, 30])
+@pytest.mark.parametrize("seed", seeds(6))
+def test_with_the_sizes_of_production_they_come_out_in_the_order_of_their_ends(
+    seed: int, lateness_us: int, is_on_disk: bool, tmp_path: Path
+) -> None:
+    assert run_both(seed, spec_of(lateness_us=lateness_us), tmp_path if is_on_disk else None) > 10
+
+
+@pytest.mark.parametrize("is_on_disk", [False, True], ids=["heap", "disk"])
+@pytest.mark.parametrize("seed", seeds(8))
+def test_the_first_and_the_last_row_of_a_session_stay_so_where_rows_come_in_order(
+    seed: int, is_on_disk: bool, small: None, tmp_path: Path
+) -> None:
+    spec = spec_of(aggregates=ENDS)
+    assert run_both(seed, spec, tmp_path if is_on_disk else None, disorder_us=0) > 10
