@@ -41,6 +41,7 @@ FIRST_SEED = {
     "move_deletes_first": 345,
     "no_alignment": 9,
     "no_room_is_believed": 22,
+    "old_segment_is_named_after_compaction": 18,
     "output_that_was_moved_away_is_not_missed": 1_362,
     "output_without_checkpoints_is_resumed": 20,
     "overlapping_checkpoints_keep_the_first_path": 498,

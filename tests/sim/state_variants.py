@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -9,6 +10,8 @@ from tests.sim.patching import patched
 from weir.ids import CheckpointId
 from weir.runtime.storage.retirement import Retirement
 from weir.snapshot.coordinator.under_way import LiveAttempts
+from weir.state.columns.segments.segment import Run, Segment
+from weir.state.columns.segments.store import SegmentStore
 from weir.state.columns.slots import FrozenSlots, SlotChanges
 from weir.state.frozen import RestoredParts
 
@@ -61,6 +64,18 @@ def changes_of_an_aborted_checkpoint_are_forgotten() -> AbstractContextManager[N
     return patched(SlotChanges, "_since_base", since_base)
 
 
+def old_segment_is_named_after_compaction() -> AbstractContextManager[None]:
+    """What segments were merged into is not written: a checkpoint names the file of the oldest of them instead."""
+    original = SegmentStore._replace
+
+    def replace(self: SegmentStore, bucket_us: int, runs: Sequence[Run], by: Sequence[Segment]) -> None:
+        original(self, bucket_us, runs, by)
+        for segment in by:
+            segment.file = runs[0].segments[0].file
+
+    return patched(SegmentStore, "_replace", replace)
+
+
 STATE_VARIANTS = (
     shared_files_go_with_their_checkpoint,
     built_on_before_it_is_complete,
@@ -68,4 +83,5 @@ STATE_VARIANTS = (
     files_of_other_key_groups_are_built_on,
     frozen_state_sees_later_rows,
     changes_of_an_aborted_checkpoint_are_forgotten,
+    old_segment_is_named_after_compaction,
 )

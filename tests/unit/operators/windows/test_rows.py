@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -21,7 +22,10 @@ from tests.unit.operators.windows import test_session as of_sessions
 from weir import connectors as io
 from weir.errors import PlanError, UserCodeError
 from weir.operators.base import Restored, RestoredInline
+from weir.operators.windows import buffer, counts, pieces
+from weir.operators.windows import rows as rows_module
 from weir.operators.windows.rows import WindowRows
+from weir.state.columns.segments import store
 from weir.state.place import StatePlace
 from weir.testing import LocalResult, run_local
 
@@ -36,13 +40,20 @@ def summed(rows: pl.DataFrame, window: weir.Window) -> Any:
 
 
 def run(
-    rows: pl.DataFrame, windows: Any, then: Callable[[Any], weir.Stream], *, seed: int, crashes: int = 0, **more: Any
+    rows: pl.DataFrame,
+    windows: Any,
+    then: Callable[[Any], weir.Stream],
+    *,
+    seed: int,
+    crashes: int = 0,
+    backend: Any = "heap",
+    **more: Any,
 ) -> LocalResult:
     rng = random.Random(seed)
     settings = weir.Settings(
         batch_rows_max=rng.choice([1, 7, 64]), channel_batches_max=rng.choice([1, 4]), watermark_interval="1ms"
     )
-    env = weir.Environment(parallelism=rng.randint(1, 3), settings=settings)
+    env = weir.Environment(parallelism=rng.randint(1, 3), settings=settings, backend=backend)
     stream = env.from_collection(rows, watermark=weir.bounded_disorder("ts", "6s"), uid="rows")
     then(stream.key_by("key").window(windows, **more)).write(io.Discard(), uid="out")
     crash_at = tuple(rng.sample(range(5, 120), crashes))
@@ -72,6 +83,28 @@ def test_a_process_function_sees_every_row_of_every_session(seed: int, gap_s: in
     assert pl.DataFrame(found["out"]).sort("window_start", "key").equals(expected)
 
 
+@pytest.mark.parametrize("seed", seeds(6))
+@pytest.mark.parametrize("windows", ["tumbling", "sliding", "session"])
+def test_windows_are_the_same_however_rows_lie(windows: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffer, "HEAD_ROWS_MAX", 5)
+    monkeypatch.setattr(pieces, "PIECE_ROWS", 7)
+    monkeypatch.setattr(rows_module, "FIRED_ROWS_MAX", 5)
+    monkeypatch.setattr(store, "AT_ONCE_ROWS_MAX", 20)
+    if seed % 2:  # all keys have one hash
+        monkeypatch.setattr(buffer, "places", lambda hashes, max_parallelism: np.zeros(len(hashes), np.uint64))
+    backend = weir.RocksDb(memory_max="32KB") if seed % 3 else "heap"
+    rows = of_windows.rows_of(seed, 300)
+    if windows == "session":
+        rows = of_sessions.rows_of(seed, 300).with_columns(pl.col("key").cast(pl.Int64))
+        found = run(rows, weir.session(2), by_process, seed=seed, crashes=2, backend=backend)
+        expected = of_sessions.batch_answer(rows, 2).drop("low")
+    else:
+        slide_s = 10 if windows == "tumbling" else 4
+        found = run(rows, weir.sliding(10, slide_s), by_process, seed=seed, crashes=2, backend=backend)
+        expected = of_windows.batch_answer(rows, 10, slide_s)
+    assert pl.DataFrame(found["out"]).sort("window_start", "key").equals(expected)
+
+
 @pytest.mark.parametrize("seed", seeds(4))
 def test_reduce_folds_the_rows_of_a_window(seed: int) -> None:
     rows = of_windows.rows_of(seed, 300)
@@ -96,10 +129,19 @@ def count_answer(values: list[int], size: int, every: int) -> list[tuple[int, in
 
 @pytest.mark.parametrize("seed", seeds(8))
 @pytest.mark.parametrize(("size", "every"), [(5, 5), (7, 3), (1, 1), (4, 1)])
-def test_count_windows_are_the_last_rows_of_a_key(seed: int, size: int, every: int) -> None:
+def test_count_windows_are_the_last_rows_of_a_key(
+    seed: int, size: int, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = random.Random(seed)
+    if seed % 2:
+        monkeypatch.setattr(buffer, "HEAD_ROWS_MAX", 5)
+        monkeypatch.setattr(pieces, "PIECE_ROWS", 7)
+        monkeypatch.setattr(counts, "FIRED_ROWS_MAX", 5)
+    if seed % 3 == 1:  # all keys have one hash
+        monkeypatch.setattr(buffer, "places", lambda hashes, max_parallelism: np.zeros(len(hashes), np.uint64))
     rows = [(rng.choice(["a", "b", None, "d"]), i) for i in range(200)]
-    env = weir.Environment(parallelism=2, settings=weir.Settings(batch_rows_max=rng.choice([1, 7, 64])))
+    settings, backend = weir.Settings(batch_rows_max=rng.choice([1, 7, 64])), weir.RocksDb(memory_max="32KB")
+    env = weir.Environment(parallelism=2, settings=settings, backend=backend if seed % 2 else "heap")
     # One reader, so that rows of a key come in their order.
     stream = env.from_collection(rows, "key string, value long", uid="rows", parallelism=1)
     windows = stream.key_by("key").window(weir.count_window(size, every=every))
@@ -298,3 +340,23 @@ def test_what_is_due_by_the_wall_clock_stays_due_over_a_restart() -> None:
     assert second.wake_ms == first.wake_ms == 6_000  # and not 9,000
     second.tick(6_000, out.append)
     assert [batch.to_pylist()[0]["n"] for batch in out] == [1]
+
+
+@pytest.mark.parametrize("windows", [weir.tumbling("10ms"), weir.sliding("20ms", "10ms"), weir.session("10ms")])
+def test_rows_of_windows_that_are_over_are_in_no_snapshot(windows: Any) -> None:
+    env = weir.Environment(parallelism=1)
+    stream = env.from_collection([], "key long, ts timestamp_ntz", watermark=weir.monotonic("ts"))
+    by_process(stream.with_columns(value=pl.lit(1)).key_by("key").window(windows)).print()
+    operators = [operator for vertex in env.plan().vertices for operator in vertex.operators]
+    (spec,) = [operator.spec for operator in operators if isinstance(operator.spec, WindowRows)]
+    window, out = spec.make(), []
+    window.open(running.context(), None)
+    times = [BEGIN + timedelta(milliseconds=15 * i) for i in range(10)]
+    schema = spec.function.input_schema
+    batch = pa.record_batch({"key": [1] * 10, "ts": pa.array(times), "value": pa.array([1] * 10, pa.int32())})
+    window.process(batch.select(schema.names).cast(schema), out.append)
+    for count in (4, 7):  # the row in the middle has come out, or is in a window that has not ended
+        begin_us = int(BEGIN.replace(tzinfo=timezone.utc).timestamp()) * 1_000_000
+        window.watermark(begin_us + count * 15_000, out.append)
+        kept = table_of(window.freeze().states["rows"]).column("ts").to_pylist()
+        assert sorted(kept)[-(10 - count) :] == times[count:] and len(kept) <= 10 - count + 1
