@@ -25,7 +25,8 @@ from tests.sim.patching import all_of, patched
 from tests.sim.progress import Progress
 from tests.sim.variants import VARIANTS
 from tests.sim.world import World
-from weir.state.columns.segments import merging, store
+from weir.operators.windows import kept_panes, panes
+from weir.state.columns.segments import grouping, merging, store
 
 RUNS_MAX = 3
 """Of one job: the first, and those that go on from savepoints."""
@@ -70,6 +71,11 @@ def small_pieces(rng: random.Random) -> AbstractContextManager[None]:
         patched(store, "STEP_ROWS", rng.choice([1, 4])),
         patched(store, "STEP_RATIO", rng.choice([0, 2])),
         patched(merging, "SEGMENT_BYTES_MAX", rng.choice([100, 400])),
+        patched(store, "TENDED_ROWS", rng.choice([1, 4_096])),
+        patched(grouping, "PIECE_ROWS", rng.choice([1, 5])),
+        patched(panes, "OWN_ROWS_MIN", rng.choice([2, 4_096])),
+        patched(kept_panes, "HEAD_SLOTS_MAX", rng.choice([3, 10, 262_144])),
+        patched(kept_panes, "SHARED_ROWS_MAX", rng.choice([2, 262_144])),
     )
 
 

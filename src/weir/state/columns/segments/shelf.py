@@ -29,6 +29,10 @@ RESIDENT_SHARE = 0.4
 """Of the memory budget, for files that were looked at of late. The rest is for marks, and what is being worked on."""
 
 
+WRITTEN_BYTES_MIN = 16 << 20
+"""So much is written into files at once, if there is so much."""
+
+
 class Holding(Protocol):
     """How rows are held just now. For any thread."""
 
@@ -217,14 +221,18 @@ class ShelfBudget:
             self._give_back()
 
     def _put_into_files(self) -> None:
-        """The largest first, down to half of what may be held: small rows are merged soon."""
+        """The largest first, down to half of what may be held, but not much more at once than must be: small rows are
+        merged soon."""
         held = sorted(self._held, key=lambda kept: -kept.holding.size_bytes)
         left_bytes = sum(kept.holding.size_bytes for kept in held)
         if left_bytes > self.held_bytes_max:
+            written_bytes = 0
             for kept in held:
-                if 2 * left_bytes <= self.held_bytes_max:
+                enough = left_bytes <= self.held_bytes_max and written_bytes >= WRITTEN_BYTES_MIN
+                if enough or 2 * left_bytes <= self.held_bytes_max:
                     break
                 left_bytes -= kept.holding.size_bytes
+                written_bytes += kept.holding.size_bytes
                 kept.put_into_file()
                 self._held.discard(kept)
         self._held_bytes = left_bytes

@@ -30,8 +30,8 @@ STEP_ROWS = 65_536
 STEP_RATIO = 8
 """And so many for each row that has come: a row is merged as often as there are sizes of runs."""
 
-TENDED_ROWS = 4_096
-"""Rows that are merged with the smallest of batches, where rows come by lots."""
+TENDED_ROWS, TENDED_RATIO = 4_096, 4
+"""The same where rows come by lots, which are merged while other rows come: less at once, so that none waits long."""
 
 
 class SegmentStore:
@@ -119,7 +119,7 @@ class SegmentStore:
     def go_on(self, rows: int) -> None:
         """The same for an operator that adopts by itself."""
         if self._merges:
-            step = min(max(self._owed_rows, TENDED_ROWS), STEP_RATIO * rows + TENDED_ROWS)
+            step = min(max(self._owed_rows, TENDED_ROWS), TENDED_RATIO * rows + TENDED_ROWS)
             self._owed_rows = max(self._owed_rows - step, 0)
             self.work(step)
             self._budget.settle()

@@ -155,5 +155,5 @@ def test_merging_goes_on_in_proportion_to_the_rows_that_come() -> None:
     while len(sums.store.runs(0)) == 2:
         sums.store.tend(10_000)
         calls += 1
-    assert 2_000_000 / (10_000 * store.STEP_RATIO + store.TENDED_ROWS) <= calls <= 40
+    assert 2_000_000 / (10_000 * store.TENDED_RATIO + store.TENDED_ROWS) <= calls <= 80
     assert len(sums.store) == len(order)
