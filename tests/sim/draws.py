@@ -64,6 +64,7 @@ def draw_job(rng: random.Random, external: External) -> Job:
         heartbeat_interval="10ms",
         heartbeat_timeout="160ms",
         launch_timeout="800ms",
+        restore_timeout="900ms",
         stop_timeout="100ms",
         snapshot_threads=rng.choice([1, 2, 2, 4]),
         commit_retries_max=3,

@@ -69,6 +69,8 @@ class Line:
         parts = [f"{handle.name}: {handle.status}", f"{rows:,} rows read"]
         if (wait := metrics.get("waits_for")) is not None:
             parts.append(f"waits for storage, away for {max(0.0, time.time() - wait['since_ms'] / 1e3):.0f} s")
+        if (found := metrics.get("restoring")) is not None:
+            parts.append(f"restored {found['read_bytes'] / 1e6:,.0f} of {found['of_bytes'] / 1e6:,.0f} MB")
         if seconds > 0 and more > 0:
             parts.append(f"{more / seconds:,.0f} rows/s")
         if checkpoints := handle.checkpoints():

@@ -261,9 +261,11 @@ def _glance(entry: Any) -> dict[str, Any]:
 
 
 def _waiting_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """What keeps a job from running, if it is storage."""
-    from weir.cli.progress import storage_wait_text
+    """What keeps a job from running, if it is storage, or a restore."""
+    from weir.cli.progress import restored_text, storage_wait_text
 
+    if found.get("restoring") is not None:
+        return [("restored", restored_text(found["restoring"]))]
     wait = found.get("waits_for")
     if wait is None:
         return []

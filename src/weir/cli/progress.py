@@ -66,6 +66,8 @@ class View:
     """The operator that waits most for a full output, and the share of its time."""
     waits_for: str | None = None
     """What keeps it from running."""
+    restored: str | None = None
+    """How much of a checkpoint is read, while it is restored."""
 
     @property
     def rows_per_s(self) -> float:
@@ -103,6 +105,7 @@ class Watch:
             completed=len(self._completed),
             backpressure=most_blocked(operators),
             waits_for=None if metrics.get("waits_for") is None else storage_wait_text(metrics["waits_for"]),
+            restored=None if metrics.get("restoring") is None else restored_text(metrics["restoring"]),
         )
 
     def _sources(self, operators: Sequence[Mapping[str, Any]], now_s: float) -> tuple[SourceView, ...]:
@@ -149,6 +152,8 @@ def line_of(view: View) -> str:
     parts = [f"{view.name}: {view.status}", f"{view.elapsed_s:.0f} s"]
     if view.waits_for is not None:
         parts.append(f"waits for {view.waits_for}")
+    if view.restored is not None:
+        parts.append(f"restored {view.restored}")
     parts += [f"{source.name} {source.rows:,} rows" for source in view.sources]
     if view.rows_per_s:
         parts.append(f"{rate(view.rows_per_s)} rows/s")
@@ -199,6 +204,15 @@ def storage_wait_text(wait: Mapping[str, Any]) -> str:
     return f"storage, away since {since}, looks again at {retry}"
 
 
+def restored_text(found: Mapping[str, int]) -> str:
+    """
+    >>> restored_text({"read_bytes": 1_200_000_000, "of_bytes": 4_000_000_000})
+    '1.2 GB of 4.0 GB (30%)'
+    """
+    read_bytes, of_bytes = found["read_bytes"], found["of_bytes"]
+    return f"{size(read_bytes)} of {size(of_bytes)} ({read_bytes / max(of_bytes, 1):.0%})"
+
+
 def notice_text(notice: Notice, characters_max: int = ERROR_CHARACTERS_MAX) -> str | None:
     """What a notice says to people; None when the table, or the error at the end, says it already."""
     if isinstance(notice, notices.AttemptFailed) and notice.restarts:
@@ -231,6 +245,8 @@ def table_of(view: View) -> RenderableType:
     table.add_column()
     if view.waits_for is not None:
         table.add_row("waits for", f"[yellow]{escape(view.waits_for)}[/]")
+    if view.restored is not None:
+        table.add_row("restored", view.restored)
     table.add_row("events/s", f"[bold]{rate(view.rows_per_s)}[/]")
     for source in view.sources:
         table.add_row(escape(source.name), f"{source.rows:,} rows")

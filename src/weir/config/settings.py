@@ -86,7 +86,10 @@ class Settings:
     to a command. It travels in pieces, but is put together in memory."""
 
     launch_timeout: Duration = "60s"
-    """Longest wait for Spark to start all tasks of an attempt."""
+    """Longest wait for Spark to start all tasks of an attempt, and again for them to connect."""
+
+    restore_timeout: Duration = "30m"
+    """Longest wait for all tasks of an attempt to restore the state of a checkpoint, and to connect."""
 
     stop_timeout: Duration = "10s"
     """Longest wait for tasks to end when asked, before Spark is told to kill them."""
@@ -140,6 +143,7 @@ class Settings:
     ping_interval_ms = Milliseconds("ping_interval")
     line_timeout_ms = Milliseconds("line_timeout")
     launch_timeout_ms = Milliseconds("launch_timeout")
+    restore_timeout_ms = Milliseconds("restore_timeout")
     stop_timeout_ms = Milliseconds("stop_timeout")
     commit_retry_delay_ms = Milliseconds("commit_retry_delay")
     commit_retry_delay_max_ms = Milliseconds("commit_retry_delay_max")

@@ -38,6 +38,17 @@ class TaskRegistered:
 
 
 @dataclass(frozen=True)
+class TaskRestoring:
+    """How much of the checkpoint's state a task has read by now."""
+
+    attempt: AttemptId
+    task: TaskIndex
+    read_bytes: int
+    of_bytes: int
+    """In the whole checkpoint, for all tasks."""
+
+
+@dataclass(frozen=True)
 class TaskRunning:
     """A task has restored its state and connected its channels."""
 
@@ -153,8 +164,8 @@ class PositionReached:
 
 
 FromTask: TypeAlias = (
-    "TaskRegistered | TaskRunning | SnapshotTaken | SnapshotDeclined | EpochsCommitted | SubtaskFinished"
-    " | TaskFailed | Heartbeat | SourcesReached | PositionReached"
+    "TaskRegistered | TaskRestoring | TaskRunning | SnapshotTaken | SnapshotDeclined | EpochsCommitted"
+    " | SubtaskFinished | TaskFailed | Heartbeat | SourcesReached | PositionReached"
 )
 
 

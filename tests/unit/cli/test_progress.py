@@ -134,6 +134,15 @@ def test_whoever_watches_an_outage_sees_since_when_it_lasts_and_what_was_found()
     assert f"away since {since}" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_whoever_watches_a_restore_sees_how_much_of_it_is_read() -> None:
+    found = {"restoring": {"read_bytes": 1_500_000_000, "of_bytes": 2_000_000_000}}
+    view = Watch(now_s=Clock()).view("job", metrics(0) | found)
+    assert "restored 1.5 GB of 2.0 GB (75%)" in line_of(view)
+    console = Console(width=120, file=io.StringIO(), force_terminal=False)
+    console.print(table_of(view))
+    assert "1.5 GB of 2.0 GB" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
 class Handle:
     name = "job"
     status = "running"

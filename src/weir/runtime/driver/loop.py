@@ -105,6 +105,8 @@ class Driver:
             return
         if isinstance(message, m.TaskRegistered):
             region.registered(message)
+        elif isinstance(message, m.TaskRestoring):
+            region.restoring[message.task] = message
         elif isinstance(message, m.TaskRunning):
             if (deployed := region.runs(message.task)) is not None:
                 self._runs(region, deployed)

@@ -87,9 +87,11 @@ class Deploying(_OfClaim):
     status = "starting"
 
     def late_message(self, tasks: int) -> str:
+        found = f"only {len(self.running)} of {tasks} tasks"
+        if self.claim.restore is None:
+            return f"{found} connected in time; if the machines are slow, raise Settings.launch_timeout"
         return (
-            f"only {len(self.running)} of {tasks} tasks restored their state and connected in time; if the state is "
-            "large, raise Settings.launch_timeout"
+            f"{found} restored their state and connected in time; if the state is large, raise Settings.restore_timeout"
         )
 
 

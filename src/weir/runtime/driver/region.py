@@ -7,7 +7,7 @@ the rest of the job, loop.py does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from weir.config import Settings
@@ -34,6 +34,18 @@ def slots_of(plan: Plan, settings: Settings) -> int:
     return sum(region.parallelism for region in regions_of(plan, settings))
 
 
+def restoring(regions: Iterable[Region]) -> Json | None:
+    """How far the tasks are that restore a checkpoint; None: nobody does, or nobody has told yet."""
+    told = [
+        told for region in regions if isinstance(region.phase, phases.Deploying) for told in region.restoring.values()
+    ]
+    if not told:
+        return None
+    of_bytes = max(one.of_bytes for one in told)
+    # At another parallelism, a file may be read by several.
+    return {"read_bytes": min(sum(one.read_bytes for one in told), of_bytes), "of_bytes": of_bytes}
+
+
 class Region:
     """One part of a job, from the first of its attempts to the last: does what its machine says."""
 
@@ -42,6 +54,8 @@ class Region:
         self.phase: Phase = phases.Created()
         self.metrics: dict[TaskIndex, Json] = {}
         """The latest that each task has told."""
+        self.restoring: dict[TaskIndex, m.TaskRestoring] = {}
+        """How far the tasks are that restore a checkpoint, as far as they have told."""
         self._settings = RegionSettings.of(settings, plan.parallelism)
         self._clock = clock
         self._cluster = cluster
@@ -89,7 +103,7 @@ class Region:
         restored = claim.restore.checkpoint if claim.restore else None
         loses_state = restored is not None and read.read_behind >= restored
         self._order = m.DeployTask(claim.attempt, (), restored, origin, read.sources, loses_state, reserves)
-        self.metrics = {}
+        self.metrics, self.restoring = {}, {}
         self._handle(machine.Claimed(claim))
 
     def registered(self, message: m.TaskRegistered) -> None:

@@ -179,6 +179,7 @@ class RegionSettings:
 
     tasks: tuple[TaskIndex, ...]
     launch_timeout_ms: float
+    restore_timeout_ms: float
     heartbeat_timeout_ms: float
     stop_timeout_ms: float
 
@@ -187,6 +188,7 @@ class RegionSettings:
         return cls(
             tuple(TaskIndex(index) for index in range(parallelism)),
             settings.launch_timeout_ms,
+            settings.restore_timeout_ms,
             settings.heartbeat_timeout_ms,
             settings.stop_timeout_ms,
         )
@@ -221,7 +223,9 @@ def _register(phase: Launching, event: Registered, settings: RegionSettings, now
     addresses = {**phase.addresses, event.task: event.address}
     if len(addresses) < len(settings.tasks):
         return replace(phase, addresses=addresses), []
-    deploying = Deploying(phase.claim, frozenset(), (), now_ms + settings.launch_timeout_ms)
+    # How long a restore takes depends on the state, and a start from nothing does not.
+    wait_ms = settings.launch_timeout_ms if phase.claim.restore is None else settings.restore_timeout_ms
+    deploying = Deploying(phase.claim, frozenset(), (), now_ms + wait_ms)
     return deploying, [DeployTasks(phase.claim, tuple(addresses[task] for task in settings.tasks))]
 
 

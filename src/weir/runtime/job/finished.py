@@ -94,6 +94,7 @@ class HandleOfFinished:
             "checkpoints": self.checkpoints(),
             "failures": [],
             "waits_for": None,
+            "restoring": None,
         }
 
     def listen(self, listener: Callable[[Notice], None]) -> None:

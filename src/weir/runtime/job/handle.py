@@ -22,7 +22,7 @@ from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
 from weir.runtime.driver import notices, phases, verdicts
 from weir.runtime.driver.loop import Driver
 from weir.runtime.driver.notices import Notice
-from weir.runtime.driver.region import slots_of
+from weir.runtime.driver.region import restoring, slots_of
 from weir.runtime.job.asks import Ask, AskForCheckpoint, Asks
 from weir.runtime.job.failures import FailureRecord, Failures
 from weir.runtime.job.rescaling import rescaled
@@ -48,8 +48,7 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 DRIVER_THREADS = 6
-"""Storage calls that a driver makes at once: a claim, manifests, leases of ids, savepoints, one retirement. A delete
-that hangs keeps no manifest waiting."""
+"""Storage calls that a driver makes at once, so that a delete that hangs keeps no manifest waiting."""
 
 NOTICES_MAX = 1_000
 """Notices that a job keeps for people to read."""
@@ -379,6 +378,7 @@ class Job:
             "checkpoints": self._driver.history,
             "failures": [record.public for record in self._failures.records],
             "waits_for": None if (wait := self._driver.waits_for) is None else vars(wait),
+            "restoring": restoring(self._driver.regions),
         }
 
     def _ask(self, question: Callable[[], T]) -> T:

@@ -105,6 +105,7 @@ class JobService:
             "checkpoint": _record(completed[-1]) if completed else None,
             "error": None if error is None else str(error),
             "waits_for": metrics["waits_for"],
+            "restoring": metrics.get("restoring"),
             "failures": metrics["failures"],
             "running_s": time.time() - self._entry.started_s,
         }

@@ -169,7 +169,7 @@ class LocalRun:
     ) -> None:
         # Nobody is ever late here: the clock is ours. And there is one process, so whatever fails fails with it.
         settings = replace(settings, heartbeat_timeout="1000d", launch_timeout="1000d", stop_timeout="1000d")
-        settings = replace(settings, share_slots=True)
+        settings = replace(settings, restore_timeout="1000d", share_slots=True)
         self.settings, self.rng, self.shipped_plan = settings, rng, shipped_plan
         self._plan = plan
         store = CheckpointStore(MemoryStorage(MEMORY_BYTES), JOB, lineage=lineage)

@@ -47,7 +47,8 @@ _BARRIER = struct.Struct("<q?")
 _MESSAGES: Mapping[str, type] = {
     kind.__name__: kind
     for kind in (
-        *(messages.TaskRegistered, messages.TaskRunning, messages.TaskFailed, messages.Heartbeat),
+        *(messages.TaskRegistered, messages.TaskRestoring, messages.TaskRunning, messages.TaskFailed),
+        messages.Heartbeat,
         *(messages.SnapshotTaken, messages.SnapshotDeclined, messages.EpochsCommitted, messages.SubtaskFinished),
         *(messages.DeployTask, messages.StopTask),
         *(messages.TriggerCheckpoint, messages.AbortCheckpoint, messages.CheckpointCompleted),

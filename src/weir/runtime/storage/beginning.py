@@ -6,7 +6,7 @@ files that the manifest names only when they are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weir.ids import CheckpointId, Uid
@@ -30,6 +30,8 @@ class Beginning:
     """What state is in the checkpoint is left out."""
     reserves: bool = False
     """Rows wait in their sources until it is noted that they were read."""
+    was_read: Callable[[int], None] = lambda length_bytes: None
+    """Told of each state file, how long it is."""
 
     @property
     def checkpoint(self) -> CheckpointId | None:
@@ -41,9 +43,10 @@ class Beginning:
         if self.manifest is None:
             return None
         if self.origin is not None:
-            return restored_part(self.manifest, context, self.origin, is_own=False)
+            return restored_part(self.manifest, context, self.origin, is_own=False, was_read=self.was_read)
         # Where checkpoints without state follow, what has some must not refer to files of older ones.
-        return restored_part(self.manifest, context, storage, copies=copies, is_own=not self.reserves)
+        is_own = not self.reserves
+        return restored_part(self.manifest, context, storage, copies=copies, is_own=is_own, was_read=self.was_read)
 
     def positions_of(self, uid: Uid, restored: Restored | None) -> Sequence[InlinePart] | None:
         """Where the readers of a source had come; None: it is read from the beginning."""

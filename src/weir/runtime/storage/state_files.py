@@ -77,11 +77,20 @@ class CheckpointWriter:
 class CheckpointFiles:
     """Files of a checkpoint, each checked against what the manifest says of it."""
 
-    def __init__(self, storage: Storage, copies: Copies = NO_COPIES) -> None:
+    def __init__(
+        self, storage: Storage, copies: Copies = NO_COPIES, was_read: Callable[[int], None] = lambda length_bytes: None
+    ) -> None:
+        """`was_read`: told of each file, how long it is."""
         self._storage = storage
         self._copies = copies
+        self._was_read = was_read
 
     def read(self, file: FileRef) -> pa.Buffer:
+        data = self._read(file)
+        self._was_read(file.length_bytes)
+        return data
+
+    def _read(self, file: FileRef) -> pa.Buffer:
         copy = self._copies.find(file)
         if copy is not None:
             with pa.OSFile(copy) as local:
@@ -101,6 +110,7 @@ class CheckpointFiles:
         if copy is not None:
             try:
                 os.link(copy, local_path)
+                self._was_read(file.length_bytes)
                 return
             except OSError:
                 pass  # on another disk, or removed just now
@@ -133,7 +143,13 @@ class ForeignParts(RestoredParts):
 
 
 def restored_part(
-    manifest: Manifest, context: OperatorContext, storage: Storage, *, copies: Copies = NO_COPIES, is_own: bool = True
+    manifest: Manifest,
+    context: OperatorContext,
+    storage: Storage,
+    *,
+    copies: Copies = NO_COPIES,
+    is_own: bool = True,
+    was_read: Callable[[int], None] = lambda length_bytes: None,
 ) -> Restored | None:
     """What the checkpoint holds for one operator of one subtask; None when it knows nothing of its uid."""
     operator = manifest.operators.get(context.uid)
@@ -141,7 +157,7 @@ def restored_part(
         return None
     inline = [RestoredInline(part.index, operator.parallelism, part.inline) for part in operator.parts]
     own = context.key_groups
-    files = CheckpointFiles(storage, copies)
+    files = CheckpointFiles(storage, copies, was_read)
     found: dict[str, list[RestoredPart]] = {}
     dealt: dict[str, list[RestoredPart]] = {}
     for part in operator.parts:

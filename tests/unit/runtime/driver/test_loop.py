@@ -92,7 +92,7 @@ def test_too_few_slots_is_an_error_that_says_how_many_are_missing() -> None:
 def test_tasks_that_do_not_get_ready_in_time_are_an_error() -> None:
     stage = deploying().run(0)
     stage.pass_ms(LAUNCH_MS)
-    assert "only 1 of 2 tasks restored their state" in stage.said(AttemptFailed)[0].error
+    assert "only 1 of 2 tasks connected" in stage.said(AttemptFailed)[0].error
 
 
 # --- Failures -----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from weir.graph.plan import Forward, Plan
 from weir.ids import AttemptId, CheckpointId, SubtaskId, TaskIndex, VertexId
 from weir.runtime.driver import phases
 from weir.runtime.driver.notices import AttemptFailed, CheckpointSucceeded, RequestFailed
-from weir.runtime.driver.region import regions_of, slots_of
+from weir.runtime.driver.region import regions_of, restoring, slots_of
 from weir.runtime.driver.verdicts import Cancelled, Failed, Finished
 from weir.snapshot.coordinator.events import CheckpointRequested, Then
 from weir.snapshot.messages import (
@@ -26,6 +26,7 @@ from weir.snapshot.messages import (
     SubtaskFinished,
     TaskFailed,
     TaskRegistered,
+    TaskRestoring,
     TaskRunning,
     TriggerCheckpoint,
 )
@@ -223,3 +224,17 @@ def test_with_shared_slots_there_is_one_region_and_fewer_tasks() -> None:
     assert regions_of(plan, Settings(share_slots=True)) == (plan,)
     assert slots_of(plan, Settings(share_slots=True)) == 1
     assert slots_of(plan, Settings()) == 2
+
+
+def test_how_far_a_restore_is_is_what_its_tasks_have_told_until_they_run() -> None:
+    bench = Two()
+    bench.begin()
+    attempt, task = AttemptId(1), TaskIndex(0)
+    bench.hear(TaskRegistered(attempt, task, "host:0", 1))
+    assert restoring(bench.driver.regions) is None
+    bench.hear(TaskRestoring(attempt, task, 300, 900))
+    assert restoring(bench.driver.regions) == {"read_bytes": 300, "of_bytes": 900}
+    bench.hear(TaskRestoring(attempt, task, 1_000, 900))
+    assert restoring(bench.driver.regions) == {"read_bytes": 900, "of_bytes": 900}
+    bench.hear(TaskRunning(attempt, task))
+    assert restoring(bench.driver.regions) is None

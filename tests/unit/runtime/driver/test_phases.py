@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from weir.ids import AttemptId, CheckpointId, TaskIndex
@@ -48,5 +51,9 @@ def test_a_late_launch_says_how_many_slots_are_missing_and_what_can_be_done() ->
 
 
 def test_a_late_restore_says_what_can_be_done() -> None:
+    manifest: Any = object()
+    claim = replace(CLAIM, restore=manifest)
+    message = phases.Deploying(claim, frozenset({TaskIndex(0)}), (), 5.0).late_message(4)
+    assert message.startswith("only 1 of 4 tasks restored") and "Settings.restore_timeout" in message
     message = phases.Deploying(CLAIM, frozenset({TaskIndex(0)}), (), 5.0).late_message(4)
-    assert message.startswith("only 1 of 4 tasks restored") and "Settings.launch_timeout" in message
+    assert message.startswith("only 1 of 4 tasks connected") and "Settings.launch_timeout" in message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -18,7 +19,9 @@ from weir.snapshot.messages import TaskRunning
 
 ATTEMPT, ONE, TWO = AttemptId(3), TaskIndex(0), TaskIndex(1)
 CLAIM = Claim(ATTEMPT, None, CheckpointId(1), (), CheckpointId(65))
-SETTINGS = RegionSettings((ONE, TWO), launch_timeout_ms=100.0, heartbeat_timeout_ms=50.0, stop_timeout_ms=20.0)
+SETTINGS = RegionSettings(
+    (ONE, TWO), launch_timeout_ms=100.0, restore_timeout_ms=700.0, heartbeat_timeout_ms=50.0, stop_timeout_ms=20.0
+)
 AGAIN = Restarted("why", 7.0)
 SAID = TaskRunning(ATTEMPT, ONE)
 
@@ -114,3 +117,15 @@ def test_an_attempt_from_its_claim_to_its_end() -> None:
     ]
     assert isinstance(phase, phases.Stopping) and phase.ended
     assert step(phase, machine.BeginsAgain(120.0), SETTINGS, 100.0) == (phases.Waiting(120.0), [])
+
+
+@pytest.mark.parametrize(("restores", "wait_ms"), [(False, 100.0), (True, 700.0)])
+def test_tasks_have_the_time_of_a_restore_when_they_have_something_to_restore(restores: bool, wait_ms: float) -> None:
+    manifest: Any = object()
+    claim = replace(CLAIM, restore=manifest) if restores else CLAIM
+    phase: phases.Phase = phases.Launching(claim, {ONE: "here"}, 100.0)
+    phase, _ = step(phase, machine.Registered(TWO, "there"), SETTINGS, 10.0)
+    assert step(phase, machine.ClockMoved(), SETTINGS, 9.0 + wait_ms)[1] == []
+    (overdue,) = step(phase, machine.ClockMoved(), SETTINGS, 10.0 + wait_ms)[1]
+    assert isinstance(overdue, machine.Overdue)
+    assert ("Settings.restore_timeout" in overdue.reason) is restores

@@ -28,6 +28,7 @@ PARTS = (
 MESSAGES = [
     m.TaskRegistered(ATTEMPT, TaskIndex(1), "grpc://127.0.0.1:1", 4711),
     m.TaskRunning(ATTEMPT, TaskIndex(1)),
+    m.TaskRestoring(ATTEMPT, TaskIndex(1), 300, 900),
     m.SnapshotTaken(ATTEMPT, CHECKPOINT, SUBTASK, PARTS, duration_ms=12, uploaded_bytes=7),
     m.SnapshotTaken(ATTEMPT, CHECKPOINT, SUBTASK, PARTS, exported=PARTS),
     m.SnapshotTaken(ATTEMPT, CHECKPOINT, SUBTASK, PARTS, export_refused="no such bucket"),

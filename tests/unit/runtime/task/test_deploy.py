@@ -16,10 +16,10 @@ from weir.ids import AttemptId, CheckpointId, TaskIndex
 from weir.operators.source import SourceReader
 from weir.runtime.storage import layout
 from weir.runtime.storage.opening import open_storage
-from weir.runtime.task.deploy import deploy
+from weir.runtime.task.deploy import PROGRESS_INTERVAL_MS, RestoreProgress, deploy
 from weir.runtime.task.worker import Worker, WorkerConfig, WorkerPorts
 from weir.snapshot.manifest import build, encode
-from weir.snapshot.messages import DeployTask, TaskRunning
+from weir.snapshot.messages import DeployTask, TaskRestoring, TaskRunning
 
 A, C = AttemptId(5), CheckpointId(3)
 RUNNING = TaskRunning(A, TaskIndex(0))
@@ -115,3 +115,14 @@ def test_what_was_open_when_it_failed_is_left_for_the_close_behind_the_backgroun
     assert not writer.closed
     bench.worker.close()
     assert writer.closed
+
+
+def test_a_restore_that_takes_long_is_told_of_twice_a_second_and_one_that_does_not_is_not() -> None:
+    bench = Bench()
+    progress = RestoreProgress(bench.worker, 900)
+    progress.was_read(100)
+    assert not bench.control.to_driver
+    bench.clock.time_ms += PROGRESS_INTERVAL_MS
+    for _ in range(3):
+        progress.was_read(200)
+    assert list(bench.control.to_driver) == [TaskRestoring(A, TaskIndex(0), 300, 900)]
