@@ -20,7 +20,13 @@ BUSY_LOOK_S = 0.1
 that has ended needs nobody's restraint, and not by less, since work that holds the interpreter lets nobody be busy."""
 
 UNPACED_S = 0.05
-"""Processor time that each piece of work may take at once: small snapshots should not wait."""
+"""Processor time that each piece of work may take before it is held to its share: small snapshots should not wait."""
+
+SPELL_S = 0.001
+SPELL_SHARE = 0.5
+"""Also small work rests for as long as it has worked, after each spell of about so long. A stream takes the interpreter
+anew behind each call into Arrow, and beside a thread that never rests it waits for it each time, dozens of times for
+one batch; beside one that rests it waits once."""
 
 BREATH_MAX_S = 0.05
 """Longest sleep of background work before it looks again whether anybody else is busy."""
@@ -75,21 +81,34 @@ class Turn:
     """What one piece of work has had of the processor, and what it may have. Pure: it is told the times."""
 
     def __init__(self, share: float, now: Times) -> None:
-        self._share = share
+        self._allowances = [_Allowance(share, UNPACED_S), _Allowance(max(share, SPELL_SHARE), SPELL_S)]
         self._looked = now
         self._older = self._newer = now
-        self._ahead_s = -UNPACED_S
-        """How much more than its share the work has had while others were busy."""
 
     def too_early_s(self, now: Times) -> float:
         """How long the work should wait; not at all when that is zero or less."""
         wall_s, own_s, _ = _since(self._looked, now)
         self._looked = now
-        self._ahead_s = max(self._ahead_s + own_s - self._share * wall_s, -UNPACED_S)
         if now[0] - self._newer[0] >= BUSY_LOOK_S:
             self._older, self._newer = self._newer, now
         lately_s, _, others_s = _since(self._older, now)
-        if others_s <= BUSY_SHARE_MIN * lately_s:
+        is_needed = others_s > BUSY_SHARE_MIN * lately_s
+        return max(each.too_early_s(wall_s, own_s, is_needed=is_needed) for each in self._allowances)
+
+
+class _Allowance:
+    """A share of a processor, and what may be taken at once."""
+
+    def __init__(self, share: float, at_once_s: float) -> None:
+        self._share = share
+        self._at_once_s = at_once_s
+        self._ahead_s = -at_once_s
+        """How much more than its share the work has had while others were busy."""
+
+    def too_early_s(self, wall_s: float, own_s: float, *, is_needed: bool) -> float:
+        """`wall_s`, `own_s`: what has passed since the last look, and what the work has had of it."""
+        self._ahead_s = max(self._ahead_s + own_s - self._share * wall_s, -self._at_once_s)
+        if not is_needed:
             # What nobody else needed is owed to nobody: work that was fast while the stream had nothing to do goes on
             # at its share, and not behind a debt, when there is more.
             self._ahead_s = min(self._ahead_s, 0.0)

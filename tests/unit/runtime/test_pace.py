@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from weir.runtime.pace import BREATH_MAX_S, BUSY_LOOK_S, UNPACED_S, Pace
+from weir.runtime.pace import BREATH_MAX_S, BUSY_LOOK_S, SPELL_SHARE, UNPACED_S, Pace
 
 SHARE = 0.1
 PIECE_S = 0.002
@@ -18,12 +18,12 @@ WAKING_S = 0.0001
 class World:
     """Threads that work in pieces beside a stream, by a clock of their own."""
 
-    def __init__(self, *, stream: float) -> None:
+    def __init__(self, *, stream: float, share: float = SHARE) -> None:
         self.stream = stream
         """How many processors the stream uses."""
         self.sleeps: list[float] = []
         self.now_s = 0.0
-        self.pace = Pace(SHARE, times_s=self._times_s, sleep=self._sleep)
+        self.pace = Pace(share, times_s=self._times_s, sleep=self._sleep)
         self._own_s: dict[int, float] = {}
         self._stream_s = 0.0
         self.pace.begin()
@@ -59,8 +59,15 @@ def test_large_work_is_held_to_its_share_while_others_are_busy() -> None:
     assert max(world.sleeps) <= BREATH_MAX_S
 
 
-def test_small_work_does_not_wait() -> None:
-    assert World(stream=1.0).work(UNPACED_S) == pytest.approx(UNPACED_S)
+def test_small_work_rests_for_as_long_as_it_works_and_does_not_wait_for_its_share() -> None:
+    world = World(stream=1.0)
+    assert world.work(UNPACED_S) == pytest.approx(UNPACED_S / SPELL_SHARE, rel=0.1)
+    assert max(world.sleeps) <= PIECE_S / SPELL_SHARE
+
+
+def test_a_share_above_that_of_spells_is_what_work_gets() -> None:
+    world = World(stream=1.0, share=1.0)
+    assert world.work(1.0) == pytest.approx(1.0)
 
 
 def test_work_that_nobody_else_needs_the_processor_for_does_not_wait() -> None:
