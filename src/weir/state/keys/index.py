@@ -1,19 +1,18 @@
 """Keys to dense slots, a batch at a time.
 
 Comes in: key columns and their hashes. Goes out: for each row the slot of its key,
-0 to n-1 in order of appearance; and the keys by slot. Open addressing over NumPy
-arrays; integers that lie close together are found without a hash. Never touches what
-is stored under the slots.
+0 to n-1 in order of appearance; and the keys by slot. Open addressing over one NumPy
+array, whose entries hold a slot and half of its key's hash; integers that lie close
+together are found without a hash. Never touches what is stored under the slots.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from weir.state.keys.columns import (
@@ -31,12 +30,20 @@ from weir.state.keys.hashing import hash_keys
 from weir.state.keys.store import Appendable, BytesStore, FixedStore, FrozenBytes, FrozenFixed, Mask
 from weir.state.keys.xxhash64 import Ints, Words
 
-Slots: TypeAlias = "npt.NDArray[np.int32]"
 Store: TypeAlias = "FixedStore | BytesStore"
 
 _TABLE_SIZE_MIN = 1_024
 _FIRST_ROWS = 2_048
 """Rows that are inserted before the others: where a batch has few keys, the others then find theirs."""
+
+_MOVED_AT_ONCE = 16_384
+"""Keys that move to a larger table at once: what is in between stays in the processor's cache."""
+
+_SLOT = np.uint64(0x00000000_FFFFFFFF)
+"""Of an entry: the slot and one; a free place is zero. The other half is the lower half of the key's hash, by which a
+key moves to a larger table without a look at its whole hash."""
+
+_HALF = np.uint64(32)
 
 _SHRINK_FACTOR = 32
 """A table so many times larger than its use is dropped on clear()."""
@@ -86,9 +93,8 @@ class KeyIndex:
     @property
     def size_bytes(self) -> int:
         """What it takes in memory, about."""
-        table = self._table_slots.nbytes + self._table_hashes.nbytes
         dense = 0 if self._dense is None else self._dense.size_bytes
-        return table + dense + self._hashes.size_bytes + sum(store.size_bytes for store in self._stores)
+        return self._table.nbytes + dense + self._hashes.size_bytes + sum(store.size_bytes for store in self._stores)
 
     def keys(self, slots: Ints | None = None) -> list[pa.Array]:
         """The key columns of these slots, or of all in slot order."""
@@ -100,14 +106,14 @@ class KeyIndex:
 
     def clear(self) -> None:
         """Forget every key. What was frozen or read before stays as it was."""
-        used, size = len(self), len(self._table_slots)
+        used, size = len(self), len(self._table)
         if self._dense is not None:
             self._dense = DenseKeys()
             self._start_stores(used)
         elif size > max(_SHRINK_FACTOR * used, _TABLE_SIZE_MIN):
             self._start(_table_size(used), capacity=used)
         else:
-            self._table_slots.fill(-1)
+            self._table.fill(0)
             self._start_stores(used)
 
     def slots(self, columns: Sequence[pa.Array], hashes: Words | None = None) -> Ints:
@@ -137,7 +143,8 @@ class KeyIndex:
                 return self._dense_slots(self._dense, column, values)
         if self._dense is not None:
             self._dense = None
-            self._grow(len(self))
+            slots = np.arange(len(self), dtype=np.int64)
+            self._grow(len(self), _entries(self._hashes.view, slots)[slots != self._null_slot])
         return self._probe(_Batch([column], hash_keys([column]) if hashes is None else hashes, ()))
 
     def _dense_slots(self, dense: DenseKeys, column: pa.Array, values: Ints) -> Ints:
@@ -149,65 +156,74 @@ class KeyIndex:
 
     def _probe(self, batch: _Batch) -> Ints:
         positions = (batch.hashes & self._mask).view(np.int64)
-        found = self._table_slots.take(positions, mode="clip")
-        same = self._table_hashes.take(positions, mode="clip") == batch.hashes
-        if not self._exact:
-            self._keep_equal(same, found, batch, None)
-        if not same.all() or found.min(initial=0) < 0:
+        same, found = self._met(positions, batch, None)
+        if not same.all():
             free = np.flatnonzero(found < 0)
             stuck = np.flatnonzero(~same & (found >= 0))
             rows, places = self._walk(stuck, (positions[stuck] + 1) & int(self._mask), batch=batch, found=found)
             rows, places = np.concatenate((free, rows)), np.concatenate((positions[free], places))
             self._insert(rows, places, batch=batch, found=found)
-        return found.astype(np.int64)
+        return found
 
-    def _walk(self, rows: Ints, positions: Ints, *, batch: _Batch, found: Slots) -> tuple[Ints, Ints]:
+    def _met(self, positions: Ints, batch: _Batch, rows: Ints | None) -> tuple[Mask, Ints]:
+        """Whether these rows, or all, stand at their own key, and the slots that they meet; -1: the place is free."""
+        hashes = batch.hashes if rows is None else batch.hashes[rows]
+        entries = self._table.take(positions, mode="clip")
+        slots = (entries & _SLOT).view(np.int64) - 1
+        same: Mask = (entries ^ (hashes << _HALF)) <= _SLOT
+        same &= slots >= 0
+        if self._exact:
+            same &= self._hashes.padded.take(slots, mode="clip") == hashes
+        else:
+            self._keep_equal(same, slots, batch, rows)
+        return same, slots
+
+    def _walk(self, rows: Ints, positions: Ints, *, batch: _Batch, found: Ints) -> tuple[Ints, Ints]:
         """Move rows on until they meet their own key, noted in `found`, or a free place: those are returned."""
         free_rows, free_positions = [rows[:0]], [positions[:0]]
         while len(rows):
-            met = self._table_slots[positions]
+            same, met = self._met(positions, batch, rows)
             found[rows] = met
-            same = self._table_hashes[positions] == batch.hashes[rows]
             free = met < 0
             if free.any():
                 indexes = np.flatnonzero(free)
                 free_rows.append(rows[indexes])
                 free_positions.append(positions[indexes])
-                same &= ~free
-            if not self._exact:
-                self._keep_equal(same, met, batch, rows)
             onward = np.flatnonzero(~(same | free))
             rows, positions = rows[onward], (positions[onward] + 1) & int(self._mask)
         return np.concatenate(free_rows), np.concatenate(free_positions)
 
-    def _insert(self, rows: Ints, positions: Ints, *, batch: _Batch, found: Slots) -> None:
+    def _insert(self, rows: Ints, positions: Ints, *, batch: _Batch, found: Ints) -> None:
         """Give slots to rows that stand at free places; several rows may share a place, or a key."""
         first = _FIRST_ROWS
         while len(rows):
-            table = self._table_slots
-            claims = np.arange(-2, -2 - len(rows[:first]), -1, dtype=np.int32)
+            table = self._table
+            claims = np.arange(1, 1 + len(rows[:first]), dtype=np.uint64)
             table[positions[:first]] = claims
             won = table[positions[:first]] == claims
             indexes = np.flatnonzero(won)
             winners, places, count = rows[indexes], positions[indexes], len(self)
             if 2 * (count + len(winners)) > len(table):
-                self._grow(count + len(winners))
+                table[places] = 0
+                # In the order of their places, which are close together in a larger table, too.
+                self._grow(count + len(winners), table[np.flatnonzero(table)])
                 positions = (batch.hashes[rows] & self._mask).view(np.int64)
             else:
-                found[winners] = table[places] = np.arange(count, count + len(winners), dtype=np.int32)
-                self._table_hashes[places] = hashes = batch.hashes[winners]
+                hashes, slots = batch.hashes[winners], np.arange(count, count + len(winners), dtype=np.int64)
+                found[winners] = slots
+                table[places] = _entries(hashes, slots)
                 taken = pa.array(winners)
                 self._append([array.take(taken) for array in batch.arrays], hashes)
                 left = np.flatnonzero(np.concatenate((~won, np.ones(len(rows) - len(won), np.bool_))))
                 rows, positions, first = rows[left], positions[left], len(rows)
             rows, positions = self._walk(rows, positions, batch=batch, found=found)
 
-    def _keep_equal(self, same: Mask, slots: Slots, batch: _Batch, rows: Ints | None) -> None:
+    def _keep_equal(self, same: Mask, slots: Ints, batch: _Batch, rows: Ints | None) -> None:
         """Of the rows with the hash of a stored key, keep those that have the key itself, in place."""
-        candidates = np.flatnonzero(same & (slots >= 0))
+        candidates = np.flatnonzero(same)
         if not len(candidates):
             return
-        stored = slots[candidates].astype(np.int64)
+        stored = slots[candidates]
         numbers: Ints | slice = candidates if rows is None else rows[candidates]
         if rows is None and len(candidates) == len(same):
             numbers = slice(None)
@@ -228,20 +244,17 @@ class KeyIndex:
             self._append([null], hash_keys([null]))
         return self._null_slot
 
-    def _grow(self, count: int) -> None:
-        """A larger table with the keys that there are."""
-        size = _table_size(2 * count)
-        self._make_table(size)
-        hashes = self._hashes.view
-        slots = np.arange(len(hashes), dtype=np.int32)
-        slots = slots[slots != self._null_slot]
-        positions = (hashes[slots] & self._mask).view(np.int64)
-        while len(slots):
-            free = self._table_slots[positions] < 0
-            self._table_slots[positions[free]] = slots[free]
-            placed = self._table_slots[positions] == slots
-            self._table_hashes[positions[placed]] = hashes[slots[placed]]
-            slots, positions = slots[~placed], (positions[~placed] + 1) & (size - 1)
+    def _grow(self, count: int, entries: Words) -> None:
+        """A larger table with these entries, for so many keys."""
+        self._make_table(_table_size(2 * count))
+        for start in range(0, len(entries), _MOVED_AT_ONCE):
+            moved = entries[start : start + _MOVED_AT_ONCE]
+            positions = ((moved >> _HALF) & self._mask).view(np.int64)
+            while len(moved):
+                free = np.flatnonzero(self._table.take(positions, mode="clip") == 0)
+                self._table[positions[free]] = moved[free]
+                left = np.flatnonzero(self._table.take(positions, mode="clip") != moved)
+                moved, positions = moved[left], (positions[left] + 1) & int(self._mask)
 
     def _start(self, table_size: int, *, capacity: int) -> None:
         self._make_table(table_size)
@@ -249,8 +262,7 @@ class KeyIndex:
 
     def _make_table(self, size: int) -> None:
         self._mask = np.uint64(size - 1)
-        self._table_slots = np.full(size, -1, np.int32)
-        self._table_hashes: npt.NDArray[Any] = np.zeros(size, np.uint64)
+        self._table: Words = np.zeros(size, np.uint64)
 
     def _start_stores(self, capacity: int) -> None:
         self._null_slot = -1
@@ -269,6 +281,11 @@ class _Batch:
     hashes: Words
     columns: Sequence[KeyColumn]
     """The arrays as NumPy sees them; empty where hashes alone tell keys apart."""
+
+
+def _entries(hashes: Words, slots: Ints) -> Words:
+    """What stands in the table for keys with these hashes in these slots."""
+    return (hashes << _HALF) | (slots + 1).view(np.uint64)
 
 
 def _hash_is_exact(data_type: pa.DataType) -> bool:

@@ -173,8 +173,8 @@ class BytesStore:
     def equal(self, slots: Ints, column: BytesColumn, rows: Rows) -> Mask:
         """Whether the keys of these slots equal these rows of a column."""
         offsets = self._offsets.view
-        stored_starts, starts, lengths = offsets[slots], column.starts[rows], column.lengths[rows]
-        same: Mask = offsets[slots + 1] - stored_starts == lengths
+        stored_starts, starts, lengths = offsets.take(slots, mode="clip"), column.starts[rows], column.lengths[rows]
+        same: Mask = offsets.take(slots + 1, mode="clip") - stored_starts == lengths
         stored_words, words = unaligned_words(self._data.padded), unaligned_words(column.data)
         # The first word of every string, and of longer ones word after word; what is beyond the end is shifted out.
         excess_bits = 8 * np.maximum(8 - lengths, 0)

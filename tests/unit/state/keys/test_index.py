@@ -173,7 +173,7 @@ def test_a_cleared_index_gives_back_a_table_that_was_far_too_large() -> None:
         index.clear()
         index.slots([pa.array(keys)], hash_keys([pa.array(keys)]))
     index.clear()
-    assert len(index._table_slots) < 10_000
+    assert len(index._table) < 10_000
 
 
 def test_integers_keep_their_slots_when_they_turn_out_to_lie_far_apart() -> None:
@@ -205,3 +205,26 @@ def test_integers_stay_dense_when_they_come_a_few_at_a_time_from_any_side() -> N
             assert known.setdefault(value, slot) == slot
     assert sorted(known.values()) == list(range(len(index)))
     assert index._dense is not None
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string()])
+def test_keys_whose_hashes_differ_in_the_upper_half_only_are_told_apart_also_behind_a_growth(kind: pa.DataType) -> None:
+    numbers = np.arange(3_000)
+    column = pa.array(numbers * 10_000_000).cast(kind)
+    hashes = (numbers.astype(np.uint64) << np.uint64(32)) | np.uint64(5)
+    index = KeyIndex(pa.schema({"key": kind}))
+    index._dense = None
+    for end in (10, 3_000, 3_000):
+        slots = index.slots([column[:end]], hashes[:end])
+        assert len(set(slots.tolist())) == end == len(index)
+    assert index.keys(slots)[0].equals(column)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string()])
+def test_keys_are_found_again_whatever_table_they_have_moved_to(kind: pa.DataType) -> None:
+    rng, index, known = np.random.default_rng(3), KeyIndex(pa.schema({"key": kind})), {}
+    for _ in range(40):
+        column = pa.array(rng.integers(0, 1 << 40, 700) // rng.integers(1, 1 << 24, 700)).cast(kind)
+        for key, slot in zip(column.to_pylist(), index.slots([column]).tolist(), strict=True):
+            assert known.setdefault(key, slot) == slot
+    assert len(index) == len(known) == len(set(known.values()))
