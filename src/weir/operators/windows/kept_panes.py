@@ -19,6 +19,7 @@ from weir.operators.base import OperatorContext
 from weir.operators.windows.event_time import TimeWindows
 from weir.operators.windows.panes import PaneStore
 from weir.operators.windows.partials import STRETCH_PANES, Partials, by_bucket, is_shared, shared_bucket, sorted_rows
+from weir.snapshot.watermarks import NEVER_US
 from weir.state.columns.segments.grouping import at_orders, together
 from weir.state.columns.segments.rows import Mask, SegmentLayout, SortedRows
 from weir.state.columns.segments.shelf import ShelfBudget
@@ -131,6 +132,7 @@ class KeptPanes:
 
     def count_between(self, first_us: int, end_us: int) -> int:
         """About how many rows `between` gives."""
+        self._store.adopt(wait=True)
         return len(self.head) + sum(map(len, self._store.between(first_us, end_us - 1)))
 
     def combined(self, rows: SortedRows) -> SortedRows:
@@ -161,11 +163,20 @@ class KeptPanes:
         """Take over files as they are; False: they have to be read as tables."""
         if not self._store.restore(state):
             return False
+        self._forget_gone()
         shared = [segment.times for bucket in self._store if is_shared(bucket) for segment in self._store.at(bucket)]
         self._own = {bucket for bucket in self._store if not is_shared(bucket)}
-        panes = np.unique(np.concatenate([np.array(list(self._own), np.int64), *shared]))
-        self._sealed = panes[panes >= self._store.since_us]
+        self._sealed = np.unique(np.concatenate([np.array(list(self._own), np.int64), *shared]))
         return True
+
+    def _forget_gone(self) -> None:
+        """Rid segments of panes that are gone: behind a drain event time begins anew, and they may come again."""
+        since_us = self._store.since_us
+        while some := [b for b in self._store if any(s.first_us < since_us for s in self._store.at(b))]:
+            for bucket_us in some:
+                self._store.rewrite(bucket_us, lambda run: run.first_us < since_us)
+            self._store.settle()
+        self._store.since_us = NEVER_US
 
     def _seal(self) -> None:
         if not self.head.groups:

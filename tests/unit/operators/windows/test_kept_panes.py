@@ -275,3 +275,19 @@ def test_a_pane_that_is_gone_does_not_come_back_with_the_segment_that_it_shared(
     again.operator.watermark(END_US, again.out.append)
     assert [(row["key"], row["n"]) for row in again.rows()] == [(1, 1)]
     assert [row["window_start"].microsecond for row in again.rows()] == [10]
+
+
+def test_behind_a_drain_a_pane_that_was_gone_may_come_again() -> None:
+    one = One(AlignedWindows(10, 10))
+    one.add([1, 1, 1], [5, 15, 25])
+    one.checkpoint()
+    one.operator.watermark(20, one.out.append)
+    part, _ = one.checkpoint()
+    restored = Restored(states={STATE: RestoredParts([RestoredPart(part, GROUPS, one.files)], GROUPS)})
+    again = One(AlignedWindows(10, 10), restored=restored)
+    for _ in range(6):
+        again.add([1, 2], [5, 25])
+        again.checkpoint()
+    again.operator.watermark(END_US, again.out.append)
+    found = [(row["window_start"].microsecond, row["key"], row["n"]) for row in again.rows()]
+    assert found == [(0, 1, 6), (20, 1, 1), (20, 2, 6)]
