@@ -27,7 +27,9 @@ from weir.snapshot.watermarks import NEVER_US, WatermarkMerge
 from weir.state.columns.segments.segment import Segment
 from weir.state.columns.segments.store import SegmentStore
 from weir.state.keys.hashing import take_rows
-from weir.state.timers import KeyedTimers, TimerQueue
+from weir.state.timers.keyed import KeyedTimers
+from weir.state.timers.older import NOWHERE, Older
+from weir.state.timers.queue import TimerQueue
 
 
 def watermark_is_the_greatest() -> AbstractContextManager[None]:
@@ -199,7 +201,7 @@ def timers_of_the_clock_are_lost_on_restore() -> AbstractContextManager[None]:
 
 def fired_timers_are_in_the_snapshot() -> AbstractContextManager[None]:
     """A timer that fired is taken for one that stands, by snapshots."""
-    pop, freeze = TimerQueue.pop, TimerQueue.freeze
+    pop, listed = TimerQueue.pop, TimerQueue.listed
 
     def popped(self: TimerQueue, time_us: int) -> Any:
         keys = pop(self, time_us)
@@ -207,14 +209,25 @@ def fired_timers_are_in_the_snapshot() -> AbstractContextManager[None]:
         return keys
 
     def frozen(self: TimerQueue) -> Any:
-        return {**self.__dict__.get("fired", {}), **freeze(self)}
+        return [*self.__dict__.get("fired", {}).items(), *listed(self)]
 
-    return all_of(patched(TimerQueue, "pop", popped), patched(TimerQueue, "freeze", frozen))
+    return all_of(patched(TimerQueue, "pop", popped), patched(TimerQueue, "listed", frozen))
 
 
 def deleted_timer_fires() -> AbstractContextManager[None]:
     """What was set comes, whatever is said afterwards."""
     return patched(TimerQueue, "discard", lambda self, time_us, key: None)
+
+
+def timer_fires_twice_after_merge() -> AbstractContextManager[None]:
+    """When more comes into the log of timers, what has been handed out of it counts as still to come."""
+    original = Older.adopted
+
+    def adopted(self: Older, heads: int) -> None:
+        self._cursor = NOWHERE
+        original(self, heads)
+
+    return patched(Older, "adopted", adopted)
 
 
 def timers_fire_out_of_order() -> AbstractContextManager[None]:
@@ -299,6 +312,7 @@ TIME_VARIANTS = (
     timers_of_the_clock_are_lost_on_restore,
     fired_timers_are_in_the_snapshot,
     deleted_timer_fires,
+    timer_fires_twice_after_merge,
     timers_fire_out_of_order,
     rows_in_flight_are_lost,
     results_that_wait_are_lost,

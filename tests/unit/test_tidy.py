@@ -29,8 +29,8 @@ SUBLADDERS: dict[str, tuple[str, ...]] = {
         "changes",
         "declared",
         "backend",
-        "operator_state timers heap columns",
-        "rocks",
+        "operator_state heap columns",
+        "timers rocks",
         "backends",
     ),
     "operators": (

@@ -27,7 +27,7 @@ from weir.bench.state.kinds import (
     sums_of,
 )
 from weir.bench.state.numbers import Given, Numbers, mixed, shuffled
-from weir.state.timers import TIMERS
+from weir.state.timers.tables import TIMERS
 
 BEGIN_US = 1_767_225_600_000_000
 """2026-01-01."""

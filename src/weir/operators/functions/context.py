@@ -22,10 +22,12 @@ from weir.operators.time.watermarks import as_us
 from weir.snapshot.watermarks import END_US, NEVER_US
 from weir.state.declared.base import StateDescriptor
 from weir.state.declared.cursor import Key, KeyCursor
-from weir.state.timers import EVENT, PROCESSING, KeyedTimers, TimeDomain
+from weir.state.timers.keyed import KeyedTimers
+from weir.state.timers.tables import EVENT, PROCESSING, TimeDomain
 
 EPOCH = datetime(1970, 1, 1)
-LAST_US = as_us(datetime.max)
+FIRST_US, LAST_US = as_us(datetime.min), as_us(datetime.max)
+"""What a datetime can say."""
 
 
 NO_KEY_TEXT = "process_broadcast has no key, so neither keyed state nor timers: keep what it learns in a BroadcastState"
@@ -58,11 +60,12 @@ class Moment:
         self.at_end = False
 
     def shown(self, time_us: int, domain: TimeDomain = EVENT) -> datetime:
-        """A time as users know it: with the zone of the stream's event times, if these have one."""
-        time = EPOCH + timedelta(microseconds=min(time_us, LAST_US))
+        """A time as users know it: with the zone of the stream's event times, if these have one. Where no datetime is
+        so early or late, the first or the last."""
+        time = EPOCH + timedelta(microseconds=min(max(time_us, FIRST_US), LAST_US))
         if domain != EVENT or self.zone is None:
             return time
-        if time_us > LAST_US:
+        if not FIRST_US <= time_us <= LAST_US:
             return time.replace(tzinfo=timezone.utc)
         zoned: datetime = pa.scalar(time_us, pa.timestamp("us", self.zone)).as_py()
         return zoned
@@ -112,7 +115,7 @@ class Timers:
 
     def after(self, delay: Duration) -> datetime:
         """Call on_timer when so much time has passed by the wall clock. Returns when that is."""
-        time_us = (self._now_ms() + duration_ms(delay, "timers.after")) * 1_000
+        time_us = _to_us((self._now_ms() + duration_ms(delay, "timers.after")) * 1_000)
         self._known.processing.add(time_us, self._cursor.key)
         return self._moment.shown(time_us, PROCESSING)
 

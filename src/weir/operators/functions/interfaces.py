@@ -14,7 +14,7 @@ from weir.errors import PlanError
 from weir.operators.functions.context import ProcessContext as ProcessContext
 from weir.operators.functions.declared import FunctionStates, attributes, kept_by, named_states
 from weir.state.declared.base import StateDescriptor
-from weir.state.timers import TIMERS
+from weir.state.timers.tables import TIMERS
 
 
 class KeyedFunction:

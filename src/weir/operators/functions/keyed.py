@@ -28,7 +28,9 @@ from weir.snapshot.parts import Progress
 from weir.snapshot.watermarks import END_US
 from weir.state.declared.container_handles import GuardedMap
 from weir.state.declared.cursor import Key
-from weir.state.timers import EVENT, PROCESSING, TIMERS, KeyedTimers, TimeDomain, TimerQueue
+from weir.state.timers.keyed import KeyedTimers
+from weir.state.timers.queue import TimerQueue
+from weir.state.timers.tables import EVENT, PROCESSING, TIMERS, TimeDomain
 
 FIRED_AT_ONCE = 4_096
 """Timers whose keys' states are read together, and whose results go on together."""
@@ -98,6 +100,10 @@ class FunctionOperator(KeyedRowOperator):
     # --- Getting ready ---
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
+        if self._plan.has_timers:
+            # They share its memory with the values in equal parts.
+            place = replace(context.place, tables_per_task=2 * context.place.tables_per_task)
+            context = replace(context, place=place)
         super().open(context, restored)
         self._writer = RowWriter(self._plan.output, operator_label(context))
         self._side_writers = {
@@ -107,7 +113,11 @@ class FunctionOperator(KeyedRowOperator):
         self._moment.zone = next((i.zone for i in self._plan.inputs if i.time is not None), None)
         if self._plan.has_timers:
             self._timers = KeyedTimers(
-                self.backend, self._key_schema, max_parallelism=context.max_parallelism, own=context.key_groups
+                self.backend,
+                self._key_schema,
+                max_parallelism=context.max_parallelism,
+                own=context.key_groups,
+                place=context.place,
             )
         if restored is not None:
             self._restore(restored)
@@ -167,6 +177,7 @@ class FunctionOperator(KeyedRowOperator):
         for start in range(0, batch.num_rows, self.piece_rows):
             self._take(given, batch.slice(start, self.piece_rows), out)
         if self._timers is not None and given.of.keys is not None:
+            self._timers.settle(batch.num_rows)
             next_us = self._timers.event.next_us
             if next_us is not None and next_us <= self._moment.watermark_us:
                 # Set for a time that event time has passed already.
@@ -267,13 +278,14 @@ class FunctionOperator(KeyedRowOperator):
             return
         queue, moment = self._timers.of(domain), self._moment
         moment.domain = domain
-        left = queue.count * (1 + TIMERS_AT_END_TIMES_MAX) + TIMERS_AT_END_MAX
+        left = self._timers.count_max * (1 + TIMERS_AT_END_TIMES_MAX) + TIMERS_AT_END_MAX if moment.at_end else 0
         while times := queue.due(until_us, FIRED_AT_ONCE):
             keys = [key for time_us in times for key in queue.keys(time_us)]
             if len(keys) > FIRED_AT_ONCE:
                 self._fire_one_time(queue, times[0], out)
             else:
                 self._fire_together(queue, times, keys, out)
+            self._timers.settle(len(keys))
             left -= len(keys)
             if moment.at_end and left < 0:
                 raise UserCodeError(

@@ -27,7 +27,7 @@ from weir.operators.functions.keyed import FunctionOperator, FunctionPlan, Input
 from weir.schema import format_type, parse_schema
 from weir.state.declared.base import StateDescriptor
 from weir.state.keys.codec import KeyCodec
-from weir.state.timers import TIMERS, timer_verdict
+from weir.state.timers.tables import TIMERS, timer_verdict
 
 EventTime = tuple[str, int]
 """The column with a stream's event times, and what is to be added, in microseconds."""

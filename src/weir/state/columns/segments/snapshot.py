@@ -118,7 +118,7 @@ class FrozenSegments(FrozenState):
             **self._layout.detail,
             "marks": self._version,
             "since": self._since_us,
-            "runs": [[_described(frozen.segment) for frozen in run] for run in self._all()],
+            "runs": [[_described(frozen.segment) for frozen in run] for run in self.runs()],
         }
         return StatePart(SEGMENTS, files, detail)
 
@@ -128,14 +128,15 @@ class FrozenSegments(FrozenState):
             frozen.segment.file = part.files.get(frozen.segment.name, frozen.segment.file)
         self._marks.confirmed(self._version, part)
 
-    def _all(self) -> Iterator[Sequence[FrozenSegment]]:
+    def runs(self) -> Iterator[Sequence[FrozenSegment]]:
+        """The oldest of a bucket first."""
         yield from self._runs
         for lot in self._lots:
             for segment in lot.segments():
                 yield [FrozenSegment(segment, None)]
 
     def _each(self) -> Iterator[FrozenSegment]:
-        for run in self._all():
+        for run in self.runs():
             yield from run
 
     def _put(self, segment: Segment, out: StateWriter) -> FileRef:
@@ -191,7 +192,7 @@ def _opened(
         part.files.fetch(file, path)
         kept = shelf.take_over(path)
     else:
-        kept = shelf.keep(_rows_in(part, name, layout.rows_of))
+        kept = shelf.keep(rows_in(part, name, layout.rows_of))
     found = marks.get(name)
     segment = Segment(
         number, bucket_us, kept, bounds=Bounds(*bounds), marks=None if found is None else found[: bounds[0]].copy()
@@ -210,7 +211,8 @@ def _marks_in(part: RestoredPart) -> dict[str, Mask]:
     return found
 
 
-def _rows_in(part: RestoredPart, name: str, rows_of: Callable[[pa.RecordBatch], SortedRows]) -> SortedRows:
+def rows_in(part: RestoredPart, name: str, rows_of: Callable[[pa.RecordBatch], SortedRows]) -> SortedRows:
+    """The rows of a segment's file."""
     file = part.part.files[name]
     (batch,) = decode_table(part.files.read(file), file.path).combine_chunks().to_batches()
     return rows_of(batch)
@@ -231,7 +233,7 @@ def read_segments(part: RestoredPart) -> Iterator[pa.Table]:
         for number, _, *bounds in run:
             name, rows = f"s{number:012d}", bounds[0]
             bits = marks.get(name)
-            rows_of = partial(_rows_in, part, name, rows_in_file)
+            rows_of = partial(rows_in, part, name, rows_in_file)
             found.append(RowSource(Bounds(*bounds), rows_of, None if bits is None else bits[:rows]))
     shown = None if layout.rules is None else by_rules(layout.rules)
     yield from tables_of(found, layout, since_us=since_of(part.part), shown=shown)

@@ -35,7 +35,8 @@ TENDED_ROWS, TENDED_RATIO = 4_096, 4
 
 
 class SegmentStore:
-    """All segments of one state. `combine`: what becomes of rows that are merged."""
+    """All segments of one state. `combine`: what becomes of rows that are merged; `combine_all`: the same where
+    nothing older is in their bucket."""
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class SegmentStore:
         name: str,
         combine: Combine | None = None,
         shown: Combine | None = None,
+        combine_all: Combine | None = None,
     ) -> None:
         """`shown`: what rows of one key and time, of all segments, become in a table; it is called by any thread."""
         self.layout = layout
@@ -52,6 +54,7 @@ class SegmentStore:
         self._shelf = Shelf(budget, layout, name)
         self._combine = combine
         self._shown = shown
+        self._combine_all = combine_all or combine
         self._buckets: dict[int, list[Run]] = {}
         self._merges: dict[int, Merge] = {}
         """By bucket: those that go on a piece at a time."""
@@ -191,6 +194,20 @@ class SegmentStore:
             if all(segment.last_us < time_us for run in runs for segment in run.segments):
                 self.drop(bucket_us)
 
+    def prune(self, bucket_us: int, before_us: int) -> None:
+        """Forget the segments of a bucket whose rows are all from before this time. A lot may bring some again."""
+        held = self._buckets.get(bucket_us, [])
+        if all(run.last_us < before_us for run in held):
+            self._buckets.pop(bucket_us, None)
+            merge = self._merges.pop(bucket_us, None)
+            if merge is not None:
+                merge.give_up()
+            return
+        for run in held:
+            if not run.is_merging:
+                run.segments = [segment for segment in run.segments if segment.last_us >= before_us]
+        self._buckets[bucket_us] = [run for run in held if run.segments]
+
     def rewrite(self, bucket_us: int, is_due: Callable[[Run], bool]) -> None:
         """Merge some runs each by itself: what `combine` leaves out now is gone then."""
         due = [run for run in self._buckets.get(bucket_us, ()) if not run.is_merging and is_due(run)]
@@ -256,11 +273,15 @@ class SegmentStore:
             self._begin(bucket_us, runs)
 
     def _merge_at_once(self, bucket_us: int, runs: Sequence[Run]) -> None:
-        rows, marks = merged(runs, self.layout, self._combine)
+        rows, marks = merged(runs, self.layout, self._combining(bucket_us, runs))
         self._replace(bucket_us, runs, [self.new(bucket_us, rows, marks)] if len(rows) else [])
 
     def _begin(self, bucket_us: int, runs: Sequence[Run]) -> None:
-        self._merges[bucket_us] = Merge(runs, self.layout, combine=self._combine, shelf=self._shelf)
+        combine = self._combining(bucket_us, runs)
+        self._merges[bucket_us] = Merge(runs, self.layout, combine=combine, shelf=self._shelf)
+
+    def _combining(self, bucket_us: int, runs: Sequence[Run]) -> Combine | None:
+        return self._combine_all if runs[0] is self._buckets[bucket_us][0] else self._combine
 
     def _finish(self, bucket_us: int) -> None:
         merge = self._merges.pop(bucket_us)

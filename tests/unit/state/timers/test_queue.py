@@ -12,7 +12,9 @@ import pytest
 from tests.contract.state_backends import Maker, backends
 from tests.states import as_restored, table_of
 from weir.errors import ProtocolViolation
-from weir.state.timers import EVENT, PROCESSING, KeyedTimers, TimerQueue, timer_schema, timer_verdict
+from weir.state.timers.keyed import KeyedTimers
+from weir.state.timers.queue import TimerQueue
+from weir.state.timers.tables import EVENT, PROCESSING, timer_schema, timer_verdict
 
 KEYS = pa.schema([("k", pa.int64())])
 
