@@ -56,6 +56,7 @@ from weir.state.declared.kinds import (
     Ttl,
     ValueState,
 )
+from weir.state.declared.per_window import per_window
 from weir.version import __version__
 
 __all__ = [
@@ -111,6 +112,7 @@ __all__ = [
     "AggregatingState",
     "OperatorListState",
     "BroadcastState",
+    "per_window",
     "Ttl",
     "Pickled",
     # settings

@@ -73,6 +73,7 @@ NAMES = {
     "on_count",
     "on_processing_time",
     "on_watermark",
+    "per_window",
     "session",
     "sliding",
     "state",

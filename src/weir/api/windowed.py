@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import pyarrow as pa
 
 from weir.api.build import MakeSpec, Options
@@ -27,13 +26,13 @@ from weir.operators.windows.functions import (
     AggregateFunction,
     ProcessFunctionOfWindow,
     ReduceFunction,
-    Window,
     WindowFunction,
 )
 from weir.operators.windows.rows import WindowRows
 from weir.operators.windows.sessions.aggregate import PartialSessionAggregate, SessionAggregate
 from weir.operators.windows.triggers import OnCount, OnWatermark, Trigger
 from weir.schema import parse_schema
+from weir.state.declared.base import StateDescriptor
 
 if TYPE_CHECKING:
     from weir.api.keyed import KeyedStream
@@ -122,15 +121,17 @@ class WindowedStream:
 
     def reduce(
         self,
-        function: Callable[[Any, Any], Any],
+        function: Callable[..., Any],
         *,
+        state: Mapping[str, StateDescriptor] | None = None,
         uid: str | None = None,
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
         """Fold the rows of each window into one: `function(so far, row)`, in the order in which they came.
 
-        The columns are those of the rows, then `window_start` and `window_end`, if it is a window of time.
+        The columns are those of the rows, then `window_start` and `window_end`, if it is a window of time. State as for
+        `process`.
 
         >>> import weir
         >>> bids = weir.Environment().from_collection([(1, 250)], "auction long, price long")
@@ -139,13 +140,14 @@ class WindowedStream:
         Stream[auction bigint, price bigint]
         """
         options = Options(uid, name, parallelism or self._parallelism)
-        return self._over_rows(lambda keys, rows, time: ReduceFunction(keys, rows, time, function), options)
+        return self._over_rows(lambda keys, rows, time: ReduceFunction(keys, rows, time, function, state), options)
 
     def process(
         self,
-        function: Callable[[pl.DataFrame, Window], Any],
+        function: Callable[..., Any],
         schema: pa.Schema | str,
         *,
+        state: Mapping[str, StateDescriptor] | None = None,
         uid: str | None = None,
         name: str | None = None,
         parallelism: int | None = None,
@@ -154,6 +156,9 @@ class WindowedStream:
 
         It returns a frame, rows (a list of tuples or dicts), one row, or None. If `schema` has a column `window_end`,
         the results go on by event time: their time is the last instant of the window.
+
+        A function object may declare states in its class, by key, or `weir.per_window(…)` of each window; a plain
+        function of (rows, window, state) has them in `state`.
 
         >>> import weir
         >>> def spread(bids, window):
@@ -164,7 +169,7 @@ class WindowedStream:
         """
         options = Options(uid, name, parallelism or self._parallelism)
         return self._over_rows(
-            lambda keys, rows, time: ProcessFunctionOfWindow(keys, rows, time, function, schema),
+            lambda keys, rows, time: ProcessFunctionOfWindow(keys, rows, time, function, schema, state),
             options,
             has_bounds=END in parse_schema(schema).names,
         )

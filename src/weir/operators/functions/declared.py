@@ -17,6 +17,7 @@ from weir.operators.functions.hooks import STATE as HOOK_STATE
 from weir.operators.functions.hooks import Hooks, hooks_of
 from weir.state.declared.base import StateDescriptor, unique_names
 from weir.state.declared.kinds import KeyedState, OperatorState
+from weir.state.declared.per_window import stored_form
 from weir.state.declared.tables import TableLayout, shape_of
 from weir.state.operator_state import operator_layout
 from weir.state.values.evolution import SAME
@@ -35,6 +36,8 @@ class FunctionStates:
     hooks: Hooks | None = None
     reserved: frozenset[str] = frozenset()
     """Names of states that the operator has of its own."""
+    of_windows: bool = False
+    """Whether it is a function of windows, whose states may be of each window."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -62,7 +65,7 @@ class FunctionStates:
         assert descriptor is not None
         if isinstance(descriptor, OperatorState):
             return operator_layout(descriptor).plan(stored)
-        return TableLayout(keys, shape_of(descriptor)).plan(stored)
+        return TableLayout(keys, shape_of(stored_form(descriptor))).plan(stored)
 
 
 def states_of(
@@ -72,13 +75,14 @@ def states_of(
     *,
     keyed: bool = False,
     reserved: Collection[str] = (),
+    of_windows: bool = False,
 ) -> FunctionStates:
     """What a function declares: as class attributes of its object or, of a plain function, in `state`. `keyed`: whether
     there is a key, so that states may be by key. `reserved`: names that the operator needs itself."""
     if isinstance(function, type):
         if attributes_of_class(function):
             raise PlanError(f"{operator}: pass an instance, {function.__name__}(…), rather than the class")
-        return FunctionStates(named_states(state or {}, operator))
+        return FunctionStates(named_states(state or {}, operator), of_windows=of_windows)
     found = attributes(function)
     if found and state:
         raise PlanError(f"{operator}: {type(function).__name__} declares its states as attributes; leave out state=")
@@ -89,7 +93,7 @@ def states_of(
                 f"{operator}: state {attribute!r} is a {type(descriptor).__name__}, which needs a key: use"
                 f" key_by(…).{operator}, or declare an OperatorListState or a BroadcastState"
             )
-    return kept_by(function, named, operator, is_held=bool(found), reserved=reserved)
+    return kept_by(function, named, operator, is_held=bool(found), reserved=reserved, of_windows=of_windows)
 
 
 def kept_by(
@@ -100,6 +104,7 @@ def kept_by(
     is_held: bool,
     base: type | None = None,
     reserved: Collection[str] = (),
+    of_windows: bool = False,
 ) -> FunctionStates:
     """All that a function keeps. `base`: the class whose `open` and `close` do nothing."""
     hooks = hooks_of(function, operator)
@@ -108,6 +113,8 @@ def kept_by(
             raise PlanError(
                 f"{operator}: {taken!r} is what the operator calls a state of its own; give yours another name"
             )
+    for name, descriptor in named.items():
+        check_window(name, descriptor, of_windows=of_windows)
     return FunctionStates(
         named,
         is_held=is_held,
@@ -115,7 +122,14 @@ def kept_by(
         closes=_has(function, "close", base),
         hooks=hooks,
         reserved=frozenset({*reserved, HOOK_STATE}),
+        of_windows=of_windows,
     )
+
+
+def check_window(name: str, state: StateDescriptor, *, of_windows: bool) -> None:
+    """Refuse a state of windows where there are none."""
+    if state.per_window and not of_windows:
+        raise PlanError(f"state {name!r} is per_window(…), which only functions of windows have; leave that out here")
 
 
 def _has(function: Any, method: str, base: type | None) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from weir.errors import CheckpointError, JobError, PlanError, WeirError
 from weir.operators.base import OperatorContext
-from weir.operators.functions.declared import FunctionStates, keyed_states, operator_states
+from weir.operators.functions.declared import FunctionStates, check_window, keyed_states, operator_states
 from weir.operators.functions.hooks import STATE as HOOK_STATE
 from weir.operators.functions.hooks import HookedFunction
 from weir.operators.user_code import operator_label, user_code_error, user_traceback
@@ -56,7 +56,7 @@ class StatefulFunction:
         """Put handles in the place of the states, and take over what a checkpoint holds. `backend`: for those by key;
         or `by_key`, which makes something else of them."""
         self._context, self._backend = context, backend
-        self._by_key = partial(declare, backend) if backend is not None else by_key
+        self._by_key = by_key if by_key is not None or backend is None else partial(declare, backend)
         self.handles |= self._operator_states.handles
         if self._by_key is not None:
             keyed = keyed_states(self.states.declared)
@@ -157,6 +157,7 @@ class StatefulFunction:
             raise PlanError(
                 f"context.state: one state has two names, {name!r} and {descriptor.name!r}; leave out name="
             )
+        check_window(name, descriptor, of_windows=self.states.of_windows)
         if name in self._names:
             raise PlanError(f"context.state: state {name!r} is declared twice; state is matched by name, so rename one")
         if name in self.states.reserved:

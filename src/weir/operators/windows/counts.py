@@ -18,8 +18,9 @@ from weir.operators.aggregates.layout import check_same_columns
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.functions.row_codec import emit
 from weir.operators.windows.buffer import RowBuffer
+from weir.operators.windows.calls import Groups, check_window_states
 from weir.operators.windows.event_time import CountWindows
-from weir.operators.windows.functions import Groups, WindowFunction
+from weir.operators.windows.functions import WindowFunction
 from weir.operators.windows.kept import ALL_TIME, BufferLayout
 from weir.operators.windows.pieces import FIRED_ROWS_MAX, MARK, Piece, expanded, parts_of
 from weir.snapshot.parts import Progress
@@ -30,6 +31,9 @@ from weir.state.keys.xxhash64 import Ints, Words
 
 ROWS, COUNTS = "rows", "counts"
 """The names of the state tables. Earlier versions kept in the second how many rows each key had had; the rows tell."""
+
+
+NO_WINDOW_STATES = "a count window comes out once, and has no state of its own; keep it by key"
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +49,7 @@ class CountedRows(OperatorSpec):
 
     def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         check_same_columns(self.function.input_schema, inputs, "count_window")
+        check_window_states(self.function.states, NO_WINDOW_STATES)
         return self.function.output
 
     def make(self) -> CountedRowsOperator:
@@ -52,9 +57,15 @@ class CountedRows(OperatorSpec):
 
     @property
     def states(self) -> tuple[str, ...]:
-        return (ROWS, COUNTS)
+        return (ROWS, COUNTS, *self.function.states.names)
+
+    @property
+    def declares_in_open(self) -> bool:
+        return self.function.states.opens
 
     def verdict(self, state: str, stored: pa.Schema) -> str:
+        if state not in (ROWS, COUNTS):
+            return self.function.verdict(state, stored)
         if state == COUNTS:
             return "same"
         return self.buffer.refusal(stored) or ("same" if stored.names == self.buffer.stored.names else "evolved")
@@ -70,7 +81,8 @@ class CountedRowsOperator(Operator):
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
-        self._call = self._spec.function.make(context)
+        held = {} if restored is None else {n: s for n, s in restored.states.items() if n not in (ROWS, COUNTS)}
+        self._call = self._spec.function.make(context, held, NO_WINDOW_STATES)
         self._buffer = RowBuffer(self._spec.buffer, ROWS, context)
         if restored is not None:
             self._buffer.restore(restored)
@@ -95,7 +107,11 @@ class CountedRowsOperator(Operator):
 
     def freeze(self) -> Frozen:
         inline = Progress(self._watermark_us, rows_numbered=self._buffer.numbered)
-        return Frozen(inline, {ROWS: self._buffer.freeze()})
+        return Frozen(inline, {ROWS: self._buffer.freeze(), **self._call.freeze()})
+
+    def close(self) -> None:
+        if hasattr(self, "_call"):
+            self._call.close()
 
     def _numbers(self, batch: pa.RecordBatch, orders: Words) -> Ints:
         """The rows' numbers among those of their keys."""

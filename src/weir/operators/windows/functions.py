@@ -11,10 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from weir.errors import PlanError, SchemaError, WeirError
@@ -24,11 +25,21 @@ from weir.operators.aggregates.state import Accumulators
 from weir.operators.base import OperatorContext
 from weir.operators.batches.results import Results
 from weir.operators.expressions.polars_bridge import to_polars
+from weir.operators.functions.at_key import key_schema_of
+from weir.operators.functions.declared import FunctionStates, states_of
 from weir.operators.functions.row_codec import RowReader, RowWriter, spread
 from weir.operators.user_code import operator_label, user_code_error
+from weir.operators.windows.calls import Groups, StatefulCall, WindowCall
 from weir.operators.windows.definition import ALL, END, START
 from weir.schema import format_schema, parse_schema
-from weir.state.keys.xxhash64 import Ints
+from weir.state.declared.base import StateDescriptor
+from weir.state.frozen import RestoredState
+from weir.state.keys.codec import KeyCodec
+
+NOTHING_HELD: Mapping[str, RestoredState] = MappingProxyType({})
+
+TABLES = ("rows", "counts")
+"""What operators call the tables of rows that wait for their windows."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +56,6 @@ class Window:
     """How far event time has come; None before the first watermark, and at the end of input."""
 
 
-@dataclass(frozen=True)
-class Groups:
-    """The rows of many windows. Window i has rows bounds[i] to bounds[i + 1]."""
-
-    rows: pa.RecordBatch
-    bounds: Ints
-    starts_us: Ints | None
-    ends_us: Ints | None
-    watermark_us: int
-
-    def __len__(self) -> int:
-        return len(self.bounds) - 1
-
-
 @dataclass(frozen=True, eq=False)
 class WindowFunction(ABC):
     """A picklable description. `time`: the column of event time, None where windows are not of time."""
@@ -72,9 +69,33 @@ class WindowFunction(ABC):
     def output(self) -> pa.Schema:
         """The schema of what comes out."""
 
+    @property
+    def states(self) -> FunctionStates:
+        """What the function of the user keeps, if it is one that may."""
+        return FunctionStates()
+
+    def verdict(self, state: str, stored: pa.Schema) -> str:
+        """As OperatorSpec.verdict, for a state of the function."""
+        return self.states.verdict(state, stored, KeyCodec(key_schema_of(self.keys, self.input_schema)).schema)
+
     @abstractmethod
-    def make(self, context: OperatorContext) -> Callable[[Groups], Iterator[pa.RecordBatch]]:
-        """What one subtask calls."""
+    def make(
+        self, context: OperatorContext, held: Mapping[str, RestoredState] = NOTHING_HELD, refusal: str | None = None
+    ) -> WindowCall:
+        """What one subtask calls. `held`: of the function's states. `refusal`: why these can be of no window."""
+
+    def stateful_call(
+        self, context: OperatorContext, held: Mapping[str, RestoredState], refusal: str | None
+    ) -> StatefulCall:
+        return StatefulCall(
+            self.function,  # type: ignore[attr-defined]
+            self.states,
+            keys=self.keys,
+            schema=self.input_schema,
+            context=context,
+            held=held,
+            refusal=refusal,
+        )
 
     @property
     def shown_keys(self) -> list[str]:
@@ -111,7 +132,9 @@ class AggregateFunction(WindowFunction):
         keys = [field for field in self.layout.key_schema if field.name != ALL]
         return pa.schema([*keys, *self.bound_fields, *list(self.layout.output)[len(self.keys) :]])
 
-    def make(self, context: OperatorContext) -> Callable[[Groups], Iterator[pa.RecordBatch]]:
+    def make(
+        self, context: OperatorContext, held: Mapping[str, RestoredState] = NOTHING_HELD, refusal: str | None = None
+    ) -> WindowCall:
         layout, output = self.layout, self.output
 
         def call(groups: Groups) -> Iterator[pa.RecordBatch]:
@@ -123,12 +146,17 @@ class AggregateFunction(WindowFunction):
             values = accumulators.values(np.arange(count))
             yield pa.RecordBatch.from_arrays([*keys, *self.bound_arrays(groups), *values], schema=output)
 
-        return call
+        return WindowCall(call)
 
 
 @dataclass(frozen=True, eq=False)
 class ReduceFunction(WindowFunction):
-    function: Callable[[Any, Any], Any]
+    function: Callable[..., Any]
+    state: Mapping[str, StateDescriptor] | None = None
+
+    @cached_property
+    def states(self) -> FunctionStates:
+        return states_of(self.function, "reduce", self.state, keyed=True, reserved=TABLES, of_windows=True)
 
     @property
     def output(self) -> pa.Schema:
@@ -139,16 +167,20 @@ class ReduceFunction(WindowFunction):
             raise SchemaError(f"a window has a column {sorted(taken)[0]!r} of its own; rename the other")
         return pa.schema([*fields, *self.bound_fields])
 
-    def make(self, context: OperatorContext) -> Callable[[Groups], Iterator[pa.RecordBatch]]:
+    def make(
+        self, context: OperatorContext, held: Mapping[str, RestoredState] = NOTHING_HELD, refusal: str | None = None
+    ) -> WindowCall:
         schema = pa.schema([field for field in self.input_schema if field.name != ALL])
         reader, writer = RowReader(schema), RowWriter(schema, operator_label(context))
         row_type: Any = reader.row_type
-        function = self.function
+        made = self.stateful_call(context, held, refusal)
+        function = made.function
 
         def call(groups: Groups) -> Iterator[pa.RecordBatch]:
             rows = iter(reader.read(groups.rows.select(schema.names), context))
-            results = []
-            for size in np.diff(groups.bounds).tolist():
+            results, sizes = [], np.diff(groups.bounds).tolist()
+            for number in made.at_each(groups):
+                size = sizes[number]
                 so_far = next(rows)
                 for row in itertools.islice(rows, size - 1):
                     try:
@@ -161,13 +193,18 @@ class ReduceFunction(WindowFunction):
             reduced = writer.write(results)
             yield pa.RecordBatch.from_arrays([*reduced.columns, *self.bound_arrays(groups)], schema=self.output)
 
-        return call
+        return made.bind(call)
 
 
 @dataclass(frozen=True, eq=False)
 class ProcessFunctionOfWindow(WindowFunction):
-    function: Callable[[pl.DataFrame, Window], Any]
+    function: Callable[..., Any]
     result: str | pa.Schema
+    state: Mapping[str, StateDescriptor] | None = None
+
+    @cached_property
+    def states(self) -> FunctionStates:
+        return states_of(self.function, "process", self.state, keyed=True, reserved=TABLES, of_windows=True)
 
     @property
     def output(self) -> pa.Schema:
@@ -175,18 +212,22 @@ class ProcessFunctionOfWindow(WindowFunction):
             raise PlanError(f"process: expected a function of (rows, window), found {self.function!r}")
         return parse_schema(self.result)
 
-    def make(self, context: OperatorContext) -> Callable[[Groups], Iterator[pa.RecordBatch]]:
+    def make(
+        self, context: OperatorContext, held: Mapping[str, RestoredState] = NOTHING_HELD, refusal: str | None = None
+    ) -> WindowCall:
         output, label = self.output, operator_label(context)
         checked, writer = Results(output, label=label), RowWriter(output, label)
         names = [name for name in self.input_schema.names if name != ALL]
+        calling = self.stateful_call(context, held, refusal)
+        function = calling.function
 
         def call(groups: Groups) -> Iterator[pa.RecordBatch]:
             rows = to_polars(groups.rows.select(names))
             made: list[pa.RecordBatch] = []
-            for window, start, stop in self._windows(groups):
+            for _, (window, start, stop) in zip(calling.at_each(groups), self._windows(groups)):
                 part = rows.slice(start, stop - start)
                 try:
-                    found = self.function(part, window)
+                    found = function(part, window)
                 except WeirError:
                     raise
                 except Exception as error:
@@ -199,7 +240,7 @@ class ProcessFunctionOfWindow(WindowFunction):
             if made:
                 yield pa.concat_batches(made)
 
-        return call
+        return calling.bind(call)
 
     def _windows(self, groups: Groups) -> Iterator[tuple[Window, int, int]]:
         heads = pa.array(groups.bounds[:-1])

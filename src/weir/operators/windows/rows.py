@@ -22,9 +22,10 @@ from weir.operators.time.watermarks import check_time_column
 from weir.operators.user_code import user_code_error
 from weir.operators.windows.assigned import Assigned, Mask
 from weir.operators.windows.buffer import RowBuffer
+from weir.operators.windows.calls import Groups, check_window_states
 from weir.operators.windows.definition import shown
 from weir.operators.windows.event_time import GlobalWindows, SessionWindows, TimeWindows
-from weir.operators.windows.functions import Groups, WindowFunction
+from weir.operators.windows.functions import WindowFunction
 from weir.operators.windows.kept import BufferLayout
 from weir.operators.windows.pieces import FIRED_ROWS_MAX, Piece, parts_of
 from weir.operators.windows.scope import SessionScope, TimeScope, scope_of
@@ -77,7 +78,17 @@ class WindowRows(OperatorSpec):
             raise PlanError(
                 "a purging trigger needs tumbling, count or global windows: others share or merge their rows"
             )
+        check_window_states(self.function.states, self.window_states_refusal)
         return self.function.output
+
+    @property
+    def window_states_refusal(self) -> str | None:
+        """Why the function can have no states of windows; None: it can."""
+        if not isinstance(self.windows, TimeWindows):
+            return "only tumbling, sliding and calendar windows have states of their own; keep it by key"
+        if self.trigger.purges:
+            return "with a trigger that is purging() nothing tells when the window is over; keep it by key"
+        return None
 
     def sides(self, inputs: Sequence[pa.Schema]) -> Mapping[str, pa.Schema]:
         return {} if self.late is None else {self.late: shown(self.function.input_schema)}
@@ -87,9 +98,15 @@ class WindowRows(OperatorSpec):
 
     @property
     def states(self) -> tuple[str, ...]:
-        return (STATE,)
+        return (STATE, *self.function.states.names)
+
+    @property
+    def declares_in_open(self) -> bool:
+        return self.function.states.opens
 
     def verdict(self, state: str, stored: pa.Schema) -> str:
+        if state != STATE:
+            return self.function.verdict(state, stored)
         return self.buffer.refusal(stored) or ("same" if stored.names == self.buffer.stored.names else "evolved")
 
 
@@ -110,7 +127,8 @@ class WindowRowsOperator(Operator):
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
-        self._call = self._spec.function.make(context)
+        held = {} if restored is None else {n: state for n, state in restored.states.items() if n != STATE}
+        self._call = self._spec.function.make(context, held, self._spec.window_states_refusal)
         self._buffer = RowBuffer(self._spec.buffer, STATE, context)
         self._scope = scope_of(self._spec.windows, self._buffer)
         if restored is None:
@@ -162,6 +180,8 @@ class WindowRowsOperator(Operator):
                     self._note(piece, fired)
             if self._trigger.asks_watermark and self._passed(before_us):
                 self._ask("watermark", self._all(), out)
+            if self._call.has_window_states:
+                self._forget_window_states(self._limit_us(before_us), self._limit_us(now_us))
             if not forgets:
                 self._scope.expire(self._limit_us(before_us), self._limit_us(now_us))
             self._flushed = self._buffer.numbered
@@ -192,7 +212,11 @@ class WindowRowsOperator(Operator):
 
     def freeze(self) -> Frozen:
         inline = Progress(self._watermark_us, self.rows_late, self._wake_ms, self._buffer.numbered)
-        return Frozen(inline, {STATE: self._buffer.freeze()})
+        return Frozen(inline, {STATE: self._buffer.freeze(), **self._call.freeze()})
+
+    def close(self) -> None:
+        if hasattr(self, "_call"):
+            self._call.close()
 
     # --- Letting windows out ---
 
@@ -267,6 +291,15 @@ class WindowRowsOperator(Operator):
             fresh = fresh[piece.marks[fresh] == 0]
             if len(fresh):
                 self._buffer.mark(piece, fresh)
+
+    def _forget_window_states(self, after_us: int, limit_us: int) -> None:
+        """Those of windows that are over now; their rows are still here."""
+        for piece in self._scope.due(after_us, limit_us):
+            assigned = self._scope.assigned(piece, after_us=after_us, until_us=limit_us)
+            over = np.flatnonzero((assigned.ends > after_us) & (assigned.ends <= limit_us))
+            if len(over):
+                rows = take_rows(piece.rows, assigned.rows[assigned.bounds[over]])
+                self._call.over([rows.column(key) for key in self._spec.function.keys], assigned.starts[over])
 
     # --- Rows that come late ---
 

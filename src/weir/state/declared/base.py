@@ -75,6 +75,8 @@ class StateDescriptor:
     name: str | None
     ttl: Ttl | None = None
     migrate: Migrate | None
+    per_window: bool = False
+    """Of each window of a key, rather than of the key: for functions of windows."""
 
     def _declare(self, type: StateType, *, name: str | None, migrate: Migrate | None, what: str = "type") -> None:
         self.pickled = isinstance(type, Pickled)
