@@ -22,6 +22,7 @@ from weir.operators.batches.by_key import ByKey
 from weir.operators.batches.keyed import KeyedBatches, KeyedBatchFunction
 from weir.operators.functions.interfaces import ProcessFunction
 from weir.operators.functions.process import ProcessRows
+from weir.operators.functions.reduce import ReduceRows
 from weir.operators.functions.rows import FilterRows, FlatMapRows, MapRows
 from weir.state.declared.kinds import BroadcastState, ListState, MapState, OperatorListState, ReducingState, ValueState
 
@@ -233,3 +234,71 @@ def test_mistakes_are_told_when_the_job_is_written(make: Any) -> None:
         make(lambda row, state: row, OUTPUT, keys=["key"], state={"a": value, "b": ListState("long", name="a")})
     with pytest.raises(PlanError, match="state 'a' must be a ValueState or another state, found 'long'"):
         make(lambda row, state: row, OUTPUT, keys=["key"], state={"a": "long"})
+
+
+class Reduced(Sums):
+    """Its rows tell the state's sum; a key's first row is taken as it is."""
+
+    def __call__(self, so_far: Any, row: Any) -> Any:
+        return row.key, self.sum(row)
+
+
+def reduced_plainly(kind: Kind) -> Callable[..., Any]:
+    return lambda so_far, row, state: (row.key, kind.add(state.state, row.x))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_reduce_has_state_beside_its_row(kind: str, is_plain: bool, backend: StateBackend, tmp_path: Path) -> None:
+    of = KINDS[kind]
+    spec = (
+        ReduceRows(["key"], reduced_plainly(of), {"state": of.state}) if is_plain else ReduceRows(["key"], Reduced(of))
+    )
+    known(spec, SCHEMA)
+    assert spec.states == ("reduced", "state")
+    sums: Counter[int] = Counter()
+    checkpoint: Checkpoint | None = None
+    for start, parallelism in ((0, 2), (40, 3), (80, 1)):
+        running = Subtasks(
+            spec, ["key"], backend=backend, directory=tmp_path, parallelism=parallelism, checkpoint=checkpoint
+        )
+        found = running.process(batch(start, start + 40))
+        last: dict[int, int] = {}
+        for n in range(start, start + 40):
+            sums[n % 7] += n if n >= 7 else 0
+            last[n % 7] = sums[n % 7]
+        assert {key: max(total for k, total in found if k == key) for key in range(7)} == last
+        checkpoint = running.checkpoint(checkpoint)
+        running.close()
+
+
+def test_a_reduce_opens_and_keeps_plain_attributes(backend: StateBackend, tmp_path: Path) -> None:
+    class Counted(Reduced):
+        calls = 0
+
+        def open(self, context: Any) -> None:
+            self.more = context.state("more", ListState("long"))
+
+        def __call__(self, so_far: Any, row: Any) -> Any:
+            self.calls += 1
+            self.more.add(row.x)
+            return row.key, len(self.more.get())
+
+        def snapshot_state(self) -> Any:
+            return self.calls
+
+        def restore_state(self, values: Any) -> None:
+            self.calls = sum(values)
+
+    spec = known(ReduceRows(["key"], Counted(KINDS["value"])), SCHEMA)
+    assert spec.declares_in_open and spec.states == ("reduced", "state", "snapshot_state")
+    first = Subtasks(spec, ["key"], backend=backend, directory=tmp_path, parallelism=2)
+    first.process(batch(0, 14))
+    checkpoint = first.checkpoint()
+    again = Subtasks(spec, ["key"], backend=backend, directory=tmp_path, parallelism=1, checkpoint=checkpoint)
+    assert again.operators[0].stateful.function.calls == 7  # type: ignore[attr-defined]
+    assert sorted(again.process(batch(14, 21))) == [(key, 2) for key in range(7)]
+    for each in (first, again):
+        each.close()
+    with pytest.raises(PlanError, match="'reduced' is what the operator calls a state of its own"):
+        ReduceRows(["key"], reduced_plainly(KINDS["value"]), {"reduced": ValueState("long")})

@@ -181,7 +181,7 @@ SIGNATURES = {
         f"(self, function: 'Callable[..., Iterable[Any]]', {SCHEMA}, *, {STATE}, {OPTIONS}) -> 'Stream'"
     ),
     "KeyedStream.filter": f"(self, condition: 'Callable[..., bool]', *, {STATE}, {OPTIONS}) -> 'Stream'",
-    "KeyedStream.reduce": f"(self, function: 'Callable[[Any, Any], Any]', *, {OPTIONS}) -> 'Stream'",
+    "KeyedStream.reduce": f"(self, function: 'Callable[..., Any]', *, {STATE}, {OPTIONS}) -> 'Stream'",
     "KeyedStream.process": (
         f"(self, function: 'ProcessFunction | Callable[[Any, Any], Any]', {SCHEMA}, *,"
         f" {STATE}, {SIDES}, {OPTIONS}) -> 'Stream'"

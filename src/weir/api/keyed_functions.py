@@ -122,13 +122,15 @@ class KeyedFunctions(ABC):
 
     def reduce(
         self,
-        function: Callable[[Any, Any], Any],
+        function: Callable[..., Any],
         *,
+        state: Mapping[str, StateDescriptor] | None = None,
         uid: str | None = None,
         name: str | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """Fold the rows of each key into one of the same schema: `function(so far, row)`.
+        """Fold the rows of each key into one of the same schema: `function(so far, row)`, which may have more state, as
+        in `map`. It is called from a key's second row on.
 
         >>> import weir
         >>> bids = weir.Environment().from_collection([(1, 250)], "auction long, price long")
@@ -136,7 +138,7 @@ class KeyedFunctions(ABC):
         Stream[auction bigint, price bigint]
         """
         options = Options(uid, name, parallelism)
-        return self._behind("reduce", lambda: ReduceRows(self._keys, function), options)
+        return self._behind("reduce", lambda: ReduceRows(self._keys, function, state), options)
 
     def process(
         self,

@@ -1,12 +1,12 @@
 """The running reduce: each key's rows folded into one of the same schema.
 
 Comes in: batches of rows that belong to this subtask's key groups. Goes out: for each
-row, its key's row so far. The state is that row.
+row, its key's row so far. The state is that row, beside what the function keeps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,11 +14,12 @@ import pyarrow as pa
 from weir.errors import PlanError, SchemaError
 from weir.operators.base import Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.functions.at_key import KeyedRowOperator, key_schema_of
-from weir.operators.functions.declared import FunctionStates
+from weir.operators.functions.declared import states_of
 from weir.operators.functions.row_codec import RowReader, Rows, RowWriter
-from weir.operators.functions.stateful import StatefulFunction
+from weir.operators.functions.stateful import StatefulFunction, States
 from weir.operators.user_code import operator_label
-from weir.state.keys.codec import stored_type
+from weir.state.declared.base import StateDescriptor
+from weir.state.keys.codec import KeyCodec, stored_type
 from weir.state.values.conversion import NotOfType
 from weir.state.values.evolution import plan_evolution
 
@@ -28,11 +29,17 @@ STATE_NAME = "reduced"
 class ReduceRows(OperatorSpec):
     """Call `function(so_far, row)` for each row after a key's first; its result, a row too, is the new `so_far`."""
 
-    def __init__(self, keys: Sequence[str], function: Callable[[Any, Any], Any]) -> None:
+    def __init__(
+        self,
+        keys: Sequence[str],
+        function: Callable[..., Any],
+        state: Mapping[str, StateDescriptor] | None = None,
+    ) -> None:
         if not callable(function):
             raise PlanError(f"reduce: expected a function of (so_far, row), found {function!r}")
         self.keys = tuple(keys)
         self.function = function
+        self.declared = states_of(function, "reduce", state, keyed=True, reserved=(STATE_NAME,))
         self.input: pa.Schema | None = None
         """Known once `schema` has seen it."""
 
@@ -44,13 +51,20 @@ class ReduceRows(OperatorSpec):
     def make(self) -> Operator:
         if self.input is None:
             raise PlanError("reduce: its input schema is not known; call schema() before make()")
-        return _Reduce(self.keys, self.function, self.input)
+        return _Reduce(self.keys, StatefulFunction(self.function, self.declared), self.input)
 
     @property
     def states(self) -> tuple[str, ...]:
-        return (STATE_NAME,)
+        return (STATE_NAME, *self.declared.names)
+
+    @property
+    def declares_in_open(self) -> bool:
+        return self.declared.opens
 
     def verdict(self, state: str, stored: pa.Schema) -> str:
+        if state != STATE_NAME:
+            keys = key_schema_of(self.keys, self.input) if self.input is not None else pa.schema([])
+            return self.declared.verdict(state, stored, KeyCodec(keys).schema)
         kind = pa.struct([pa.field(f.name, stored_type(f.type), f.nullable) for f in self.input or ()])
         return plan_evolution(stored.types[-1], kind, has_migrate=False)
 
@@ -58,15 +72,18 @@ class ReduceRows(OperatorSpec):
 class _Reduce(KeyedRowOperator):
     own_states = frozenset({STATE_NAME})
 
-    def __init__(self, keys: Sequence[str], function: Callable[[Any, Any], Any], schema: pa.Schema) -> None:
-        super().__init__(key_schema_of(keys, schema), StatefulFunction(function, FunctionStates()))
-        self._function = function
+    def __init__(self, keys: Sequence[str], stateful: StatefulFunction, schema: pa.Schema) -> None:
+        super().__init__(key_schema_of(keys, schema), stateful)
         self._schema = schema
         self._reader = RowReader(schema)
         self._row_type: Any = self._reader.row_type
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         super().open(context, restored)
+        self._function: Callable[[Any, Any], Any] = self.stateful.function
+        if self.stateful.states.is_given:
+            plain, given = self.stateful.function, States(self.stateful.handles)
+            self._function = lambda so_far, row: plain(so_far, row, given)
         self._writer = RowWriter(self._schema, operator_label(context))
 
     def declare(self) -> None:

@@ -17,8 +17,8 @@ import pyarrow as pa
 from weir.operators.aggregates.layout import check_same_columns
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.functions.row_codec import emit
+from weir.operators.functions.window_calls import Groups, check_window_states
 from weir.operators.windows.buffer import RowBuffer
-from weir.operators.windows.calls import Groups, check_window_states
 from weir.operators.windows.event_time import CountWindows
 from weir.operators.windows.functions import WindowFunction
 from weir.operators.windows.kept import ALL_TIME, BufferLayout

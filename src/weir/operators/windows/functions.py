@@ -28,8 +28,8 @@ from weir.operators.expressions.polars_bridge import to_polars
 from weir.operators.functions.at_key import key_schema_of
 from weir.operators.functions.declared import FunctionStates, states_of
 from weir.operators.functions.row_codec import RowReader, RowWriter, spread
+from weir.operators.functions.window_calls import Groups, StatefulCall, WindowCall
 from weir.operators.user_code import operator_label, user_code_error
-from weir.operators.windows.calls import Groups, StatefulCall, WindowCall
 from weir.operators.windows.definition import ALL, END, START
 from weir.schema import format_schema, parse_schema
 from weir.state.declared.base import StateDescriptor

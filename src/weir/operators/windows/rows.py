@@ -18,11 +18,11 @@ from weir.errors import PlanError
 from weir.operators.aggregates.layout import check_same_columns
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.functions.row_codec import emit
+from weir.operators.functions.window_calls import Groups, check_window_states
 from weir.operators.time.watermarks import check_time_column
 from weir.operators.user_code import user_code_error
 from weir.operators.windows.assigned import Assigned, Mask
 from weir.operators.windows.buffer import RowBuffer
-from weir.operators.windows.calls import Groups, check_window_states
 from weir.operators.windows.definition import shown
 from weir.operators.windows.event_time import GlobalWindows, SessionWindows, TimeWindows
 from weir.operators.windows.functions import WindowFunction
