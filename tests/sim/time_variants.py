@@ -11,8 +11,9 @@ import numpy as np
 from tests.sim.patching import all_of, patched
 from weir.operators.base import Frozen, Restored
 from weir.operators.functions.async_map import STATE as IN_FLIGHT
-from weir.operators.functions.async_map import _batches, _FrozenRows, _MapAsync
+from weir.operators.functions.async_map import _batches, _MapAsync
 from weir.operators.functions.keyed import FunctionOperator
+from weir.operators.functions.rows_in_flight import FrozenRows
 from weir.operators.joins.base import LEFT
 from weir.operators.joins.interval import _IntervalHalf
 from weir.operators.joins.panes import RunPanes
@@ -257,7 +258,7 @@ def results_that_wait_are_lost() -> AbstractContextManager[None]:
 
     def freeze(self: _MapAsync) -> Frozen:
         flights = [flight for stretch in self._stretches for flight in stretch.flights if not flight.is_done]
-        return Frozen(states={IN_FLIGHT: _FrozenRows(self._schema, list(_batches(flights)))})
+        return Frozen(states={IN_FLIGHT: FrozenRows(self._schema, list(_batches(flights)))})
 
     return patched(_MapAsync, "freeze", freeze)
 

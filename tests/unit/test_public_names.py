@@ -87,6 +87,10 @@ WATERMARK = "watermark: 'WatermarkStrategy | None' = None"
 SCHEMA = "schema: 'pa.Schema | str'"
 SIDES = "sides: 'Mapping[str, pa.Schema | str] | None' = None"
 STATE = "state: 'Mapping[str, StateDescriptor] | None' = None"
+CALLS = (
+    "ordered: 'bool' = True, capacity: 'int' = 100, timeout: 'Duration' = '10s', retry: 'Retry | int | None' = None,"
+    " failed: 'str | None' = None"
+)
 OTHER = "other: 'KeyedStream'"
 SUFFIX = "suffix: 'str' = '_right'"
 LATE = "late_left: 'str | None' = None, late_right: 'str | None' = None"
@@ -131,9 +135,7 @@ SIGNATURES = {
     "Stream.map": f"(self, function: 'Callable[[Any], Any]', {SCHEMA}, *, {OPTIONS}) -> 'Stream'",
     "Stream.flat_map": f"(self, function: 'Callable[[Any], Any]', {SCHEMA}, *, {OPTIONS}) -> 'Stream'",
     "Stream.map_async": (
-        f"(self, function: 'Callable[[Any], Awaitable[Any]]', {SCHEMA}, *, ordered: 'bool' = True,"
-        " capacity: 'int' = 100, timeout: 'Duration' = '10s', retry: 'Retry | int | None' = None,"
-        f" failed: 'str | None' = None, {OPTIONS}) -> 'Stream'"
+        f"(self, function: 'Callable[[Any], Awaitable[Any]]', {SCHEMA}, *, {CALLS}, {OPTIONS}) -> 'Stream'"
     ),
     "Stream.connect": "(self, other: 'Stream') -> 'ConnectedStreams'",
     "Stream.key_by": "(self, *columns: 'str') -> 'KeyedStream'",
@@ -181,6 +183,9 @@ SIGNATURES = {
         f"(self, function: 'Callable[..., Iterable[Any]]', {SCHEMA}, *, {STATE}, {OPTIONS}) -> 'Stream'"
     ),
     "KeyedStream.filter": f"(self, condition: 'Callable[..., bool]', *, {STATE}, {OPTIONS}) -> 'Stream'",
+    "KeyedStream.map_async": (
+        f"(self, function: 'Callable[..., Awaitable[Any]]', {SCHEMA}, *, {STATE}, {CALLS}, {OPTIONS}) -> 'Stream'"
+    ),
     "KeyedStream.reduce": f"(self, function: 'Callable[..., Any]', *, {STATE}, {OPTIONS}) -> 'Stream'",
     "KeyedStream.process": (
         f"(self, function: 'ProcessFunction | Callable[[Any, Any], Any]', {SCHEMA}, *,"

@@ -7,15 +7,20 @@ exchange, made by the keyed stream that these methods belong to.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from weir.api.build import MakeSpec, Options
+from weir.api.options import call_policy
 from weir.api.upstream import Upstream
+from weir.config import Duration
+from weir.operators.base import OperatorSpec
 from weir.operators.batches.keyed import KeyedBatches, KeyedBatchFunction
 from weir.operators.batches.results import BatchKind
+from weir.operators.calls import Retry
+from weir.operators.functions.async_map import MapAsync
 from weir.operators.functions.interfaces import ProcessFunction
 from weir.operators.functions.process import ProcessRows
 from weir.operators.functions.reduce import ReduceRows
@@ -119,6 +124,54 @@ class KeyedFunctions(ABC):
         """
         options = Options(uid, name, parallelism)
         return self._behind("filter", lambda: FilterRows(condition, keys=self._keys, state=state), options)
+
+    def map_async(
+        self,
+        function: Callable[..., Awaitable[Any]],
+        schema: pa.Schema | str,
+        *,
+        state: Mapping[str, StateDescriptor] | None = None,
+        ordered: bool = True,
+        capacity: int = 100,
+        timeout: Duration = "10s",
+        retry: Retry | int | None = None,
+        failed: str | None = None,
+        uid: str | None = None,
+        name: str | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """The same as `Stream.map_async`, with state by key as in `map`. The rows of a key are called for one after the
+        other; those of different keys side by side. A call sees what the one before of its key has left, and what it
+        changes is kept when its row comes out: a call that fails, or is made again, changes nothing by itself.
+
+        >>> import weir
+        >>> from weir.testing import collect_local
+        >>> class Asked:
+        ...     answers = weir.MapState("long", "string")
+        ...     async def __call__(self, bid):
+        ...         if bid.price not in self.answers:
+        ...             self.answers[bid.price] = f"asked for {bid.price}"
+        ...         return bid.auction, len(self.answers)
+        >>> bids = weir.Environment(parallelism=1).from_collection(
+        ...     [(1, 250), (1, 90), (1, 250)], "auction long, price long")
+        >>> asked = bids.key_by("auction").map_async(Asked(), "auction long, asked long")
+        >>> collect_local(asked)["asked"].to_pylist()
+        [1, 2, 2]
+        """
+
+        def make() -> OperatorSpec:
+            return MapAsync(
+                function,
+                schema,
+                policy=call_policy(timeout, retry),
+                ordered=ordered,
+                capacity=capacity,
+                failed=failed,
+                keys=self._keys,
+                state=state,
+            )
+
+        return self._behind("map_async", make, Options(uid, name, parallelism))
 
     def reduce(
         self,

@@ -11,11 +11,12 @@ from typing import Any, Literal, TypeAlias
 
 import polars as pl
 
-from weir.config import JobConfig
+from weir.config import Duration, JobConfig, duration_ms
 from weir.errors import PlanError
 from weir.graph.explain import explain, mermaid
 from weir.graph.guarantees import guarantee_of
 from weir.graph.plan import Plan
+from weir.operators.calls import ONCE, CallPolicy, Retry
 
 Format: TypeAlias = Literal["text", "mermaid"]
 """How a plan is shown."""
@@ -44,3 +45,9 @@ def explained(made: Plan, format: Format, config: JobConfig | None = None) -> st
     if format == "mermaid":
         return mermaid(made)
     raise PlanError(f"explain: format {format!r} is neither 'text' nor 'mermaid'")
+
+
+def call_policy(timeout: Duration, retry: Retry | int | None) -> CallPolicy:
+    """How patient to be with calls, as users say it."""
+    attempts = Retry(attempts=retry) if isinstance(retry, int) else retry or ONCE
+    return CallPolicy(duration_ms(timeout, "timeout"), attempts)

@@ -14,13 +14,13 @@ import polars as pl
 import pyarrow as pa
 
 from weir.api.build import MakeSpec, Options
-from weir.api.options import as_expressions
-from weir.config import Duration, duration_ms
+from weir.api.options import as_expressions, call_policy
+from weir.config import Duration
 from weir.errors import PlanError
 from weir.operators.base import OperatorSpec
 from weir.operators.batches.functions import MapBatches
 from weir.operators.batches.results import BatchKind
-from weir.operators.calls import ONCE, CallPolicy, Retry
+from weir.operators.calls import Retry
 from weir.operators.expressions.select import Filter, Select, WithColumns
 from weir.operators.functions.async_map import MapAsync
 from weir.operators.functions.rows import FilterRows, FlatMapRows, MapRows
@@ -203,8 +203,7 @@ class RowOperators(ABC):
         """
 
         def make() -> OperatorSpec:
-            attempts = Retry(attempts=retry) if isinstance(retry, int) else retry or ONCE
-            policy = CallPolicy(duration_ms(timeout, "timeout"), attempts)
+            policy = call_policy(timeout, retry)
             return MapAsync(function, schema, policy=policy, ordered=ordered, capacity=capacity, failed=failed)
 
         return self._apply("map_async", make, Options(uid, name, parallelism))

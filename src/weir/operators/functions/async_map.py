@@ -8,9 +8,10 @@ out yet are the state: after a restore they are called again. Knows no thread: o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from inspect import iscoroutinefunction
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -18,13 +19,27 @@ import pyarrow as pa
 from weir.errors import PlanError, ProtocolViolation, UserCodeError
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored, WaitingOperator
 from weir.operators.calls import AsyncFunction, CallPolicy, Calls, CallTimedOut
+from weir.operators.functions.async_state import CallAtKey, CallState, CallStates, check_call_state
+from weir.operators.functions.at_key import key_schema_of
+from weir.operators.functions.call_turns import NO_KEY, CallTurns
+from weir.operators.functions.declared import states_of
+from weir.operators.functions.opening import FunctionContext
 from weir.operators.functions.row_codec import RowReader, RowWriter, emit
+from weir.operators.functions.rows_in_flight import FrozenRows, FrozenRowsByKey, rows_schema
+from weir.operators.functions.stateful import StatefulFunction
 from weir.operators.user_code import operator_label, user_code_error
 from weir.schema import parse_schema
-from weir.snapshot.parts import StatePart
-from weir.state.frozen import FrozenState, StateWriter, write_tables
-from weir.state.operator_state import REDISTRIBUTE, SPLIT
+from weir.state.backend import Backend
+from weir.state.backends import make_backend
+from weir.state.declared.base import StateDescriptor
+from weir.state.declared.cursor import Key
+from weir.state.declared.kinds import KeyedState, OperatorState
+from weir.state.declared.per_window import one_cell
+from weir.state.declared.tables import TableLayout, shape_of
+from weir.state.frozen import FrozenState, RestoredState
+from weir.state.keys.codec import KeyCodec
 from weir.state.values.conversion import shown
+from weir.state.values.evolution import SAME
 
 STATE = "in_flight"
 """Rows whose results are not out yet."""
@@ -38,6 +53,7 @@ class MapAsync(OperatorSpec):
 
     capacity: rows whose calls are under way, or whose results wait for their turn, at most
     failed:   the tag of a side output for rows whose calls have failed for good; without it they fail the job
+    keys:     of a keyed stream, so that the function may have state by key
     """
 
     def __init__(
@@ -49,6 +65,8 @@ class MapAsync(OperatorSpec):
         ordered: bool = True,
         capacity: int = 100,
         failed: str | None = None,
+        keys: Sequence[str] = (),
+        state: Mapping[str, StateDescriptor] | None = None,
     ) -> None:
         if not iscoroutinefunction(function) and not iscoroutinefunction(type(function).__call__):
             raise PlanError(f"map_async: expected an async function of one row (async def …), found {function!r}")
@@ -62,12 +80,23 @@ class MapAsync(OperatorSpec):
         self.ordered = ordered
         self.capacity = capacity
         self.failed = failed
+        self.keys = tuple(keys)
+        self.declared = states_of(function, "map_async", state, keyed=bool(keys), reserved=(STATE,))
+        for descriptor in self.declared.declared.values():
+            check_call_state(descriptor)
         self.input: pa.Schema | None = None
         """Known once `schema` has seen it."""
 
     def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         self.input = inputs[0]
+        if self.keys:
+            key_schema_of(self.keys, inputs[0])
         return self.output
+
+    @property
+    def is_by_key(self) -> bool:
+        """Whether there may be state by key, so that the rows of a key are called for one after the other."""
+        return bool(self.keys) and bool(self.declared.declared or self.declared.opens)
 
     def sides(self, inputs: Sequence[pa.Schema]) -> Mapping[str, pa.Schema]:
         return {} if self.failed is None else {self.failed: inputs[0]}
@@ -79,12 +108,27 @@ class MapAsync(OperatorSpec):
 
     @property
     def states(self) -> tuple[str, ...]:
-        return (STATE,)
+        return (STATE, *self.declared.names)
+
+    @property
+    def declares_in_open(self) -> bool:
+        return self.declared.opens
 
     def verdict(self, state: str, stored: pa.Schema) -> str:
-        if self.input is not None and (stored.names, stored.types) == (self.input.names, self.input.types):
-            return "same"
-        return "rows were in flight with other columns than now; drain the job before it is changed (stop(drain=True))"
+        if self.input is None:
+            raise PlanError("map_async: its input schema is not known; call schema() before verdict()")
+        if state == STATE:
+            now = rows_schema(self.input, by_key=self.is_by_key)
+            if (stored.names, stored.types) == (now.names, now.types):
+                return SAME
+            return (
+                "rows were in flight with other columns than now; drain the job before it is changed (stop(drain=True))"
+            )
+        found = next((d for d in self.declared.declared.values() if d.name == state), None)
+        if not isinstance(found, KeyedState):
+            return self.declared.verdict(state, stored)
+        keys = KeyCodec(key_schema_of(self.keys, self.input)).schema
+        return TableLayout(keys, shape_of(one_cell(found))).plan(stored)
 
 
 @dataclass(eq=False)
@@ -94,6 +138,9 @@ class _Flight:
     row: Any
     batch: pa.RecordBatch
     index: int
+    key: Key = NO_KEY
+    held: CallState | None = None
+    """What its call has made of the state of its key."""
     is_done: bool = False
     has_failed: bool = False
     result: Any = None
@@ -113,7 +160,9 @@ class _MapAsync(WaitingOperator):
         self._schema = schema
         self._reader = RowReader(schema)
         self._stretches = deque([_Stretch()])
-        self._unstarted: deque[_Flight] = deque()
+        self._turns = CallTurns[_Flight]()
+        self._stateful = StatefulFunction(spec.function, spec.declared)
+        self._backend: Backend | None = None
         self._started: dict[int, _Flight] = {}
         self._number = 0
         self._count = 0
@@ -127,11 +176,35 @@ class _MapAsync(WaitingOperator):
         self._writer = RowWriter(self._spec.output, operator_label(context))
         if context.calls is None:
             raise ProtocolViolation(f"{operator_label(context)}: nobody makes calls here")
-        self._calls = context.calls(self._spec.function, self._spec.policy)
+        function = self._open_function(context, {} if restored is None else restored.states)
+        self._calls = context.calls(function, self._spec.policy)
         if restored is not None:
             for table in restored.tables(STATE):
-                for batch in table.cast(self._schema).to_batches():
+                for batch in table.select(self._schema.names).cast(self._schema).to_batches():
                     self._take(batch)
+
+    def _open_function(self, context: OperatorContext, states: Mapping[str, RestoredState]) -> AsyncFunction:
+        held, stateful = {name: state for name, state in states.items() if name != STATE}, self._stateful
+        if self._spec.is_by_key:
+            self._backend = make_backend(
+                key_schema_of(self._spec.keys, self._schema),
+                max_parallelism=context.max_parallelism,
+                key_groups=context.key_groups,
+                place=context.place,
+            )
+            self._at_key = CallStates(self._backend)
+            stateful.attach(context, held, self._backend, by_key=self._at_key.declare)
+        else:
+            stateful.attach(context, held)
+        stateful.open(FunctionContext(context, self._declare))
+        if self._backend is None:
+            return stateful.function  # type: ignore[no-any-return]
+        return CallAtKey(stateful.function, stateful.states, stateful.handles)
+
+    def _declare(self, name: str, descriptor: StateDescriptor) -> Any:
+        if isinstance(descriptor, OperatorState):
+            check_call_state(descriptor.named(name))
+        return self._stateful.state(name, descriptor)
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         self._take(batch)
@@ -180,38 +253,58 @@ class _MapAsync(WaitingOperator):
 
     def freeze(self) -> Frozen:
         flights = [flight for stretch in self._stretches for flight in stretch.flights]
-        return Frozen(states={STATE: _FrozenRows(self._schema, list(_batches(flights)))})
+        rows: FrozenState = FrozenRows(self._schema, list(_batches(flights)))
+        if self._backend is None:
+            return Frozen(states={STATE: rows, **self._stateful.freeze()})
+        rows = FrozenRowsByKey(rows, self._spec.keys, self._context.max_parallelism)
+        return Frozen(states={STATE: rows, **self._backend.freeze(), **self._stateful.freeze()})
 
     def close(self) -> None:
         if self._calls is not None:
             self._calls.close()
+        try:
+            self._stateful.close()
+        finally:
+            if self._backend is not None:
+                self._backend.close()
 
     # --- Rows ---
 
     def _take(self, batch: pa.RecordBatch) -> None:
-        flights = [_Flight(row, batch, index) for index, row in enumerate(self._reader.read(batch, self._context))]
+        keys: Iterable[Key] = repeat(NO_KEY)
+        if self._backend is not None:
+            keys = self._backend.keys([batch.column(name) for name in self._spec.keys])
+        rows = enumerate(self._reader.read(batch, self._context))
+        flights = [_Flight(row, batch, index, key) for (index, row), key in zip(rows, keys)]
         self._stretches[-1].flights.extend(flights)
-        self._unstarted.extend(flights)
+        for flight in flights:
+            self._turns.add(flight, flight.key)
         self._count += len(flights)
         self._start()
 
     def _start(self) -> None:
         """Call as many as there is room for. Results that wait for their turn take room, too."""
         # Those that are counted but neither wait nor fly are done and wait behind others.
-        room = self._spec.capacity - (self._count - len(self._unstarted))
-        starting: list[tuple[int, Any]] = []
-        while self._unstarted and len(starting) < room:
-            flight = self._unstarted.popleft()
-            self._started[self._number] = flight
-            starting.append((self._number, flight.row))
-            self._number += 1
-        if starting and self._calls is not None:
-            self._calls.start(starting)
+        room = self._spec.capacity - (self._count - len(self._turns))
+        flights: list[_Flight] = []
+        while self._turns and len(flights) < room:
+            flights.append(self._turns.take())
+        if not flights or self._calls is None:
+            return
+        given: list[Any] = [flight.row for flight in flights]
+        if self._backend is not None:
+            self._backend.begin([flight.key for flight in flights])
+            given = [(flight.row, self._at_key.read(flight.key)) for flight in flights]
+            self._backend.end()
+        starting = list(enumerate(given, self._number))
+        self._started.update(zip(range(self._number, self._number + len(flights)), flights))
+        self._number += len(flights)
+        self._calls.start(starting)
 
     def _came_back(self, flight: _Flight, succeeded: bool, result: Any) -> None:
         flight.is_done = True
         if succeeded:
-            flight.result = result
+            flight.result, flight.held = (result, None) if self._backend is None else result
             return
         flight.has_failed = True
         if self._spec.failed is not None:
@@ -235,8 +328,7 @@ class _MapAsync(WaitingOperator):
             leaving = [flight for flight in first.flights if flight.is_done]
             if leaving:
                 first.flights = deque(flight for flight in first.flights if not flight.is_done)
-        self._count -= len(leaving)
-        self._start()
+        self._leave(leaving)
         good = [flight for flight in leaving if not flight.has_failed]
         if good:
             emit(self._writer.write([flight.result for flight in good], lambda index: good[index].row), out)
@@ -249,6 +341,27 @@ class _MapAsync(WaitingOperator):
             self._released_us = first.watermark_us
             self._stretches.popleft()
 
+    def _leave(self, leaving: Sequence[_Flight]) -> None:
+        """What their calls have made of the state is kept now: a row that is out is in no snapshot any more."""
+        self._count -= len(leaving)
+        backend = self._backend
+        if backend is not None and leaving:
+            backend.begin([flight.key for flight in leaving])
+            for flight in leaving:
+                if flight.held is not None:
+                    self._keep(flight, flight.held)
+            backend.end()
+            for flight in leaving:
+                self._turns.left(flight.key)
+        self._start()
+
+    def _keep(self, flight: _Flight, held: CallState) -> None:
+        try:
+            self._at_key.write(flight.key, held)
+        except Exception as error:
+            shown_key = None if self._backend is None else self._backend.shown(flight.key)
+            raise user_code_error(error, self._context, row=flight.row, key=shown_key) from None
+
 
 def _batches(flights: Sequence[_Flight]) -> Iterator[pa.RecordBatch]:
     """Rows as Arrow again, in their order."""
@@ -257,20 +370,3 @@ def _batches(flights: Sequence[_Flight]) -> Iterator[pa.RecordBatch]:
         if stop == len(flights) or flights[stop].batch is not flights[start].batch:
             yield flights[start].batch.take(pa.array([flight.index for flight in flights[start:stop]], pa.int64()))
             start = stop
-
-
-class _FrozenRows(FrozenState):
-    """Rows in flight. At another parallelism they are dealt out."""
-
-    def __init__(self, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> None:
-        self._table = pa.Table.from_batches(batches, schema)
-
-    def tables(self) -> Iterator[pa.Table]:
-        yield self._table
-
-    def write(self, out: StateWriter) -> StatePart:
-        part = write_tables(self.tables(), out)
-        return replace(part, detail={**(part.detail or {}), REDISTRIBUTE: SPLIT})
-
-    def export(self, out: StateWriter) -> StatePart:
-        return self.write(out)

@@ -2,20 +2,20 @@
 
 Comes in: a keyed state that was declared for windows, and the map that holds it for all
 windows of a key. Goes out: handles that stand at the window in hand. Like any map they are
-read and written entry by entry: one for each window.
+read and written entry by entry: one for each window. Handles on a single entry serve others, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
 from weir.errors import PlanError
 from weir.state.declared.base import StateDescriptor
 from weir.state.declared.cursor import MAP_KEY_COLUMN, VALUE_COLUMN
-from weir.state.declared.handles import UNSET, MapHandle
+from weir.state.declared.handles import UNSET
 from weir.state.declared.kinds import AggregatingState, KeyedState, ListState, MapState, ReducingState, ValueState
 from weir.state.keys.codec import stored_type
 
@@ -47,14 +47,35 @@ def stored_form(state: StateDescriptor) -> StateDescriptor:
     """What a backend keeps: for a state of windows, a map by the window's start."""
     if not state.per_window:
         return state
+    default = state.default if isinstance(state, ValueState) else None
+    return MapState(pa.int64(), _cell_type(state), default, state.name, migrate=state.migrate)
+
+
+def one_cell(state: KeyedState) -> ValueState:
+    """The same as one value by key, whatever it holds: for those who read and write it as a whole."""
+    default = state.default if isinstance(state, ValueState) else None
+    return ValueState(_cell_type(state), default, state.name, migrate=state.migrate)
+
+
+def _cell_type(state: StateDescriptor) -> pa.DataType:
+    """All that a state holds at one place, as one value."""
     kind = stored_type(state.type)
     if isinstance(state, ListState):
-        kind = pa.list_(kind)
-    elif isinstance(state, MapState):
+        return pa.list_(kind)
+    if isinstance(state, MapState):
         key = pa.field(MAP_KEY_COLUMN, stored_type(state.key_type))
-        kind = pa.list_(pa.struct([key, pa.field(VALUE_COLUMN, kind)]))
-    default = state.default if isinstance(state, ValueState) else None
-    return MapState(pa.int64(), kind, default, state.name, migrate=state.migrate)
+        return pa.list_(pa.struct([key, pa.field(VALUE_COLUMN, kind)]))
+    return kind
+
+
+class Entries(Protocol):
+    """What handles ask of the map that holds them."""
+
+    def get(self, key: Any, default: Any = UNSET) -> Any: ...
+
+    def put(self, key: Any, value: Any) -> None: ...
+
+    def remove(self, key: Any) -> None: ...
 
 
 class WindowCursor:
@@ -63,7 +84,7 @@ class WindowCursor:
     start_us = 0
 
 
-def handle_at(state: KeyedState, held: MapHandle, window: WindowCursor) -> Any:
+def handle_at(state: KeyedState, held: Entries, window: WindowCursor) -> Any:
     """The handle of a state of windows, on the map that holds it."""
     for kind, handle in _HANDLES.items():
         if isinstance(state, kind):
@@ -72,7 +93,7 @@ def handle_at(state: KeyedState, held: MapHandle, window: WindowCursor) -> Any:
 
 
 class _WindowState:
-    def __init__(self, state: Any, held: MapHandle, window: WindowCursor) -> None:
+    def __init__(self, state: Any, held: Entries, window: WindowCursor) -> None:
         self._state = state
         self._held = held
         self._window = window
