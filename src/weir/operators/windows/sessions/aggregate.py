@@ -163,8 +163,8 @@ class SessionAggregateOperator(Operator):
         self._budget = ShelfBudget(context.place)
         self._runs = SessionRuns(self._layout, self._budget, name=STATE, gap_us=gap_us)
         self._store = SessionStore(layout, context, gap_us)
-        rules = self._store.accumulators.rules
-        self._minds_order = rules is None or not {"first", "last"}.isdisjoint(rules)
+        rules = self._layout.segments.rules
+        self._minds_order = rules is None or not {"first", "last"}.isdisjoint(rules.values())
         if restored is None:
             return
         self._watermark_us = restored.watermark_us

@@ -7,16 +7,18 @@ event time has passed that by more than the gap, the bucket is due. Holds no sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from weir.operators.aggregates.layout import AggregateLayout
+from weir.operators.aggregates.state import Accumulators
 from weir.operators.base import OperatorContext
 from weir.operators.windows.sessions.store import SessionStore
-from weir.state.columns.segments.rows import SegmentLayout, SortedRows, places
+from weir.state.columns.kernels import Rule
+from weir.state.columns.segments.rows import ChainRule, SegmentLayout, SortedRows, places
 from weir.state.keys.hashing import hash_keys
 from weir.state.keys.xxhash64 import Ints, Words
 
@@ -69,6 +71,15 @@ def stored_schema(layout: AggregateLayout) -> pa.Schema:
     return pa.schema([*fields[:width], pa.field(FIRST, pa.int64()), pa.field(LAST, pa.int64()), *fields[width:]])
 
 
+def _rules(layout: AggregateLayout, context: OperatorContext) -> dict[str, Rule] | None:
+    """How pieces become one, column by column; None: not all aggregates are that simple."""
+    rules = Accumulators(layout, context).rules
+    if rules is None:
+        return None
+    accumulators = list(layout.combined)[len(layout.keys) :]
+    return {FIRST: "min", LAST: "max", **{field.name: rule for field, rule in zip(accumulators, rules, strict=True)}}
+
+
 class PieceLayout:
     """How the pieces of one operator lie in segments."""
 
@@ -76,7 +87,12 @@ class PieceLayout:
         """`kept_us`: how long a session stays behind its last row."""
         table = stored_schema(layout)
         self.segments = SegmentLayout(
-            pa.schema(list(table)[1:]), table, max_parallelism=context.max_parallelism, by_time=True
+            pa.schema(list(table)[1:]),
+            table,
+            max_parallelism=context.max_parallelism,
+            by_time=True,
+            rules=_rules(layout, context),
+            chain=ChainRule(FIRST, LAST, gap_us),
         )
         self.bucket_us = max(kept_us // BUCKETS, BUCKET_US_MIN)
         self._layout = layout
@@ -87,6 +103,10 @@ class PieceLayout:
     def order(self, hashes: Words) -> Words:
         """Where keys lie in a segment."""
         return places(hashes, self.segments.max_parallelism)
+
+    def buckets(self, lasts: Ints) -> Ints:
+        """The buckets of pieces by their last rows."""
+        return lasts // self.bucket_us * self.bucket_us
 
     def pieces_of(self, batch: pa.RecordBatch) -> SessionPieces:
         """The pieces of a segment's rows, or of those of a state table without the key group."""
@@ -102,19 +122,15 @@ class PieceLayout:
         """Sessions of a store, as pieces."""
         return SessionPieces(store.keys(slots), store.starts(slots), store.lasts(slots), store.accumulators.read(slots))
 
-    def rows_in(
-        self, store: SessionStore, sorted_slots: Callable[[int, Ints], None]
-    ) -> Iterator[tuple[int, SortedRows]]:
-        """All open sessions of a store that takes no more rows, by bucket. `sorted_slots`: is told of a bucket which
-        session each of its rows was."""
+    def rows_in(self, store: SessionStore) -> Iterator[tuple[int, Ints, SortedRows]]:
+        """All open sessions of a store that takes no more rows, by bucket: which they are, and their rows."""
         slots = store.alive
-        for bucket_us, rows in self._by_bucket(store.lasts(slots)):
-            chosen = slots[rows]
+        for bucket_us, numbers in self._by_bucket(store.lasts(slots)):
+            chosen = slots[numbers]
             order = self.order(store.hashes(chosen))
             arranged = self.segments.arranged(order, store.lasts(chosen))
             chosen = chosen[arranged]
-            sorted_slots(bucket_us, chosen)
-            yield bucket_us, self._sorted(order[arranged], self.open_in(store, chosen))
+            yield bucket_us, chosen, self._sorted(order[arranged], self.open_in(store, chosen))
 
     def rows_of(self, pieces: SessionPieces) -> Iterator[tuple[int, SortedRows]]:
         """Pieces by bucket."""
@@ -153,12 +169,12 @@ class PieceLayout:
         """The numbers of those of each bucket."""
         if not len(lasts):
             return
-        buckets = lasts // self.bucket_us
+        buckets = self.buckets(lasts)
         if int(buckets.min()) == int(buckets.max()):
-            yield int(buckets[0]) * self.bucket_us, np.arange(len(lasts))
+            yield int(buckets[0]), np.arange(len(lasts))
             return
         order = np.argsort(buckets, kind="stable")
         ordered = buckets[order]
         cuts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
         for rows in np.split(order, cuts):
-            yield int(buckets[rows[0]]) * self.bucket_us, rows
+            yield int(buckets[rows[0]]), rows

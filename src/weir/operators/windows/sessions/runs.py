@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from weir.operators.windows.sessions.key_filter import KeyFilter
@@ -31,6 +32,9 @@ from weir.state.keys.xxhash64 import Ints, Words
 
 DUE_ROWS_MAX = 131_072
 """Pieces that are taken out of segments at once."""
+
+FREED_SLOTS_MAX = 262_144
+"""Heads of so many sessions are freed by the stream's thread."""
 
 _SAMPLE_ROWS = 256
 """Rows that are looked at, for each part, to tell where keys are to be cut so that parts are about equal."""
@@ -89,17 +93,24 @@ class SealedHead:
     def __init__(self, store: SessionStore, layout: PieceLayout) -> None:
         self._store = store
         self._layout = layout
-        self._count = store.slots
-        self._taken: Mask = np.zeros(self._count, np.bool_)  # costs nothing until it is touched
-        self._sorted: dict[int, Ints] = {}
+        # Neither costs anything until it is touched.
+        self._taken: Mask = np.zeros(store.slots, np.bool_)
+        self._rows: npt.NDArray[np.int32] = np.empty(store.slots, np.int32)
+        """By session: which row of its segment it is, once there is one."""
+        self._taken_slots: list[Ints] = [np.empty(0, np.int64)]
 
     def rows(self) -> Iterator[tuple[int, SortedRows]]:
         """For the thread that writes a snapshot, and for any."""
-        return self._layout.rows_in(self._store, self._sorted.__setitem__)
+        for bucket_us, slots, rows in self._layout.rows_in(self._store):
+            self._rows[slots] = np.arange(len(slots))
+            yield bucket_us, rows
 
     def taken(self, segment: Segment) -> Ints:
         """The rows of one of the lot's segments that were taken out before it was there."""
-        return np.flatnonzero(self._taken[self._sorted[segment.bucket_us]])
+        slots = np.concatenate(self._taken_slots)
+        slots = slots[self._layout.buckets(self._store.lasts(slots)) == segment.bucket_us]
+        rows: Ints = self._rows[slots].astype(np.int64)
+        return rows
 
     def due(self, after_us: int, until_us: int) -> SessionPieces | None:
         """Take out what ends in between."""
@@ -117,8 +128,13 @@ class SealedHead:
         if over.any():
             found.pieces.append(self._take(np.unique(slots[over])))
 
+    def parts(self) -> list[object]:
+        """What is to be freed later: small heads are gone at once."""
+        return self._store.parts() if self._store.slots > FREED_SLOTS_MAX else []
+
     def _take(self, slots: Ints) -> SessionPieces:
         self._taken[slots] = True
+        self._taken_slots.append(slots)
         return self._layout.open_in(self._store, slots)
 
 
@@ -129,8 +145,10 @@ class SessionRuns:
         self._layout = layout
         self._budget = budget
         self._gap_us = gap_us
-        self._store = SegmentStore(layout.segments, budget, name=name, combine=layout.chained)
+        self._store = SegmentStore(layout.segments, budget, name=name, combine=layout.chained, shown=layout.chained)
         self._heads: list[SealedHead] = []
+        self._useless: list[object] = []
+        """Of large heads that are no more: to free that much memory would hold up the stream."""
         self._filters: WeakKeyDictionary[Segment, KeyFilter] = WeakKeyDictionary()
 
     @property
@@ -156,6 +174,8 @@ class SessionRuns:
         if adopted:
             # Exactly these: the next may be made just now, and what was taken out of it is not marked yet.
             self._store.adopt(lots=adopted)
+            if self._budget.directory is None:  # else it is not much
+                self._useless += [part for head in self._heads[:adopted] for part in head.parts()]
             del self._heads[:adopted]
 
     def tend(self, rows: int) -> None:
@@ -211,7 +231,8 @@ class SessionRuns:
     # --- Snapshots ---
 
     def freeze(self) -> FrozenSegments:
-        return self._store.freeze()
+        useless, self._useless = self._useless, []
+        return self._store.freeze(useless)
 
     def restore(self, restored: RestoredState) -> bool:
         """Whether the files of a checkpoint could be taken as they are."""

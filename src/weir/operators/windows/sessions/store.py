@@ -146,6 +146,13 @@ class SessionStore:
 
     # --- Letting go of sessions ---
 
+    def parts(self) -> list[object]:
+        """What takes up memory, to be freed one after the other. The store is of no use any more."""
+        parts: list[object] = [self._index, self.accumulators, self._start, self._last, self._key, self._alive]
+        parts += [self._sessions, self._only, self._low, self._high]
+        self.__dict__.clear()
+        return parts
+
     def remove(self, slots: Ints) -> None:
         """Forget sessions; none comes twice among the slots."""
         self._alive[slots] = False

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.state.columns.kernels import FixedKernel, Rule, is_fixed_width
-from weir.state.columns.segments.rows import Combine, Mask, SegmentLayout, SortedRows, joined
+from weir.state.columns.segments.rows import ChainRule, Combine, Mask, SegmentLayout, SortedRows, joined
 from weir.state.keys.columns import BytesColumn, plain_type, read_column, without_views
 from weir.state.keys.hashing import take_rows
 from weir.state.keys.index import KeyIndex
@@ -51,6 +51,23 @@ def grouped(rows: SortedRows, keys: Sequence[str]) -> EqualRows | None:
         rows, numbers = rows.take(apart), numbers[apart]
         same = _same_places(rows) & (numbers[1:] == numbers[:-1])
     begins = np.concatenate((np.ones(1, np.bool_), ~same))
+    return EqualRows(rows, np.flatnonzero(begins), np.cumsum(begins) - 1)
+
+
+def chained(rows: SortedRows, keys: Sequence[str], chain: ChainRule) -> EqualRows | None:
+    """The same where rows of a key belong together that are less than the gap apart; they are put into the order of
+    time, key by key."""
+    if not (rows.order[1:] == rows.order[:-1]).any():
+        return None
+    columns = [rows.batch.column(key) for key in keys]
+    numbers = KeyIndex(pa.schema([(key, plain_type(c.type)) for key, c in zip(keys, columns)])).slots(columns)
+    starts, ends = (rows.batch.column(name).to_numpy() for name in (chain.first, chain.last))
+    at = np.lexsort((ends, starts, numbers, rows.order))
+    rows, numbers, starts = rows.take(at), numbers[at], starts[at]
+    frame = pl.DataFrame({"key": numbers, "end": ends[at]})
+    reached = frame.select(pl.col("end").cum_max().over("key")).to_series().to_numpy()
+    begins = np.ones(len(rows), np.bool_)
+    begins[1:] = (numbers[1:] != numbers[:-1]) | (starts[1:] - reached[:-1] >= chain.gap_us)
     return EqualRows(rows, np.flatnonzero(begins), np.cumsum(begins) - 1)
 
 
@@ -91,12 +108,13 @@ def together(parts: Sequence[SortedRows], layout: SegmentLayout) -> SortedRows:
     return rows if len(parts) == 1 else rows.take(layout.arranged(rows.order, rows.times))
 
 
-def by_rules(rules: Mapping[str, Rule]) -> Combine:
-    """Rows of one key and time become one, by a rule for each column that is no key."""
+def by_rules(rules: Mapping[str, Rule], chain: ChainRule | None = None) -> Combine:
+    """Rows of one key and time, or of one chain, become one, by a rule for each column that is no key."""
 
     def combined(rows: SortedRows) -> SortedRows:
         schema = rows.batch.schema
-        groups = grouped(rows, [name for name in schema.names if name not in rules])
+        keys = [name for name in schema.names if name not in rules]
+        groups = grouped(rows, keys) if chain is None else chained(rows, keys, chain)
         if groups is None:
             return rows
         rows, firsts = groups.rows, groups.firsts

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -55,6 +55,16 @@ Combine = Callable[[SortedRows], SortedRows]
 """What becomes of rows that are merged: all rows of a key are among them, or none. It must keep their order."""
 
 
+@dataclass(frozen=True)
+class ChainRule:
+    """Rows of one key are one where their stretches of time are less than the gap apart."""
+
+    first: str
+    """The name of the column with the first time of a row's stretch."""
+    last: str
+    gap_us: int
+
+
 @dataclass(frozen=True, eq=False)
 class SegmentLayout:
     """What the segments of one state are made of.
@@ -66,6 +76,7 @@ class SegmentLayout:
     by_time: rows of one order are sorted by time, and those of one time by age
     time:    the name of the table's column that is the rows' time, where no batch has it
     rules:   by column, what becomes of it where rows of one key and time are shown as one; the others are keys
+    chain:   which rows of one key are shown as one, if time alone does not say so
     """
 
     batches: pa.Schema
@@ -76,6 +87,7 @@ class SegmentLayout:
     by_time: bool = False
     time: str | None = None
     rules: Mapping[str, Rule] | None = None
+    chain: ChainRule | None = None
 
     @classmethod
     def of(cls, detail: Any) -> SegmentLayout:
@@ -89,6 +101,7 @@ class SegmentLayout:
             by_time=True,
             time=detail.get("time"),
             rules=detail.get("rules"),
+            chain=None if detail.get("chain") is None else ChainRule(*detail["chain"]),
         )
 
     @property
@@ -100,6 +113,7 @@ class SegmentLayout:
             "mark": self.mark,
             "time": self.time,
             "rules": None if self.rules is None else dict(self.rules),
+            "chain": None if self.chain is None else list(astuple(self.chain)),
         }
 
     @cached_property

@@ -86,9 +86,11 @@ class FrozenSegments(FrozenState):
         marks: StoredMarks,
         since_us: int = NEVER_US,
         shown: Combine | None = None,
+        useless: list[object] | None = None,
     ) -> None:
         """`lots`: what was sealed and is in no run yet; younger than those. `since_us`: rows from before are gone.
-        `shown`: what rows of one key and time become where tables are asked for."""
+        `shown`: what rows of one key and time become where tables are asked for. `useless`: takes up much memory, and
+        time to be freed."""
         self._layout = layout
         self._runs = runs
         self._lots = lots
@@ -96,6 +98,7 @@ class FrozenSegments(FrozenState):
         self._version = marks.version
         self._since_us = since_us
         self._shown = shown
+        self._useless = useless or []
 
     def tables(self) -> Iterator[pa.Table]:
         found = [
@@ -121,6 +124,11 @@ class FrozenSegments(FrozenState):
             "runs": [[_described(frozen.segment) for frozen in run] for run in self.runs()],
         }
         return StatePart(SEGMENTS, files, detail)
+
+    def discard(self, breathe: Callable[[], None]) -> None:
+        while self._useless:
+            self._useless.pop()
+            breathe()
 
     def confirmed(self, part: StatePart) -> None:
         for frozen in self._each():
@@ -235,5 +243,5 @@ def read_segments(part: RestoredPart) -> Iterator[pa.Table]:
             bits = marks.get(name)
             rows_of = partial(rows_in, part, name, rows_in_file)
             found.append(RowSource(Bounds(*bounds), rows_of, None if bits is None else bits[:rows]))
-    shown = None if layout.rules is None else by_rules(layout.rules)
+    shown = None if layout.rules is None else by_rules(layout.rules, layout.chain)
     yield from tables_of(found, layout, since_us=since_of(part.part), shown=shown)

@@ -221,8 +221,8 @@ class SegmentStore:
 
     # --- Snapshots ---
 
-    def freeze(self) -> FrozenSegments:
-        """All segments as they are now; copies nothing."""
+    def freeze(self, useless: list[object] | None = None) -> FrozenSegments:
+        """All segments as they are now; copies nothing. `useless`: what the thread that writes is to let go of."""
         runs = [
             [FrozenSegment(segment, segment.marks.freeze()) for segment in run.segments]
             for held in self._buckets.values()
@@ -235,6 +235,7 @@ class SegmentStore:
             marks=self._marks,
             since_us=self.since_us,
             shown=self._shown,
+            useless=useless,
         )
 
     def restore(self, restored: RestoredState) -> bool:

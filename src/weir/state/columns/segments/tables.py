@@ -53,7 +53,7 @@ def tables_of(
         for source in sources:
             yield from _in_pieces(layout, source, since_us)
         return
-    for some in _overlapping(sources):
+    for some in [sources] if layout.chain is not None else _overlapping(sources):
         # Those that are left as they are lie where they lie.
         for parts in in_key_ranges([cache(partial(source.left, since_us)) for source in some]):
             whole = shown(together(parts, layout))

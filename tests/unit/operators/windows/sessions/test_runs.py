@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -283,3 +284,83 @@ def test_the_first_and_the_last_row_of_a_session_stay_so_where_rows_come_in_orde
 ) -> None:
     spec = spec_of(aggregates=ENDS)
     assert run_both(seed, spec, tmp_path if is_on_disk else None, disorder_us=0) > 10
+
+
+# --- What a snapshot is -----------------------------------------------------------------------------------
+
+
+def three_sessions_in_pieces(subtasks: Subtasks) -> None:
+    """Of "a" two, of which the first was added to between snapshots, out of order; and one of null."""
+    for times in ([0, 3, 40], [12, 21], [5], []):
+        if times:
+            subtasks.process([(key, time, time) for key in ("a", None) for time in times if key or time < 20])
+        subtasks.freeze()
+
+
+TABLE = [("a", 0, 21, 5, 41, 0), ("a", 40, 40, 1, 40, 40), (None, 0, 12, 4, 20, 0)]
+
+
+@pytest.mark.parametrize("aggregates", [SUMS, {**SUMS, "best": weir.top(1, by="value")}], ids=["rules", "expressions"])
+def test_the_state_table_shows_whole_sessions_although_they_lie_in_pieces(
+    aggregates: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "RATIO", 0)  # nothing is merged
+    subtasks = Subtasks(spec_of(aggregates=aggregates), 1, directory=None)
+    three_sessions_in_pieces(subtasks)
+    (frozen,) = subtasks.freeze()
+    written = subtasks.shelf.tables(subtasks.written(0, frozen))
+    for tables in [frozen.states[STATE].tables(), *([written] if aggregates is SUMS else [])]:
+        rows = [list(row.values())[1:7] for table in tables for row in table.to_pylist()]
+        assert sorted(map(tuple, rows), key=str) == sorted(TABLE, key=str)
+    if aggregates is not SUMS:
+        assert sum(table.num_rows for table in written) > 3
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("is_on_disk", [False, True], ids=["heap", "disk"])
+def test_the_one_table_that_earlier_versions_have_written_is_taken_over(
+    parallelism: int, is_on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Subtasks(spec_of(), 1, directory=None)
+    three_sessions_in_pieces(before)
+    monkeypatch.setattr(Subtasks, "written", lambda self, index, frozen: frozen.states[STATE].export(self.shelf))
+    directory = tmp_path if is_on_disk else None
+    subtasks = Subtasks(spec_of(), parallelism, directory=directory, before=before)
+    subtasks.process([("a", 100, 30)])
+    expected = [("a", 0, 40, 6, 141, 0), ("a", 40, 50, 1, 40, 40), (None, 0, 22, 4, 20, 0)]
+    assert sorted(subtasks.watermark(END_US), key=str) == sorted(expected, key=str)
+
+
+def test_a_snapshot_looks_at_no_session_on_the_stream_s_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    subtasks = Subtasks(spec_of(), 1, directory=None)
+    subtasks.process([(key, 1, 1) for key in KEYS])
+    with monkeypatch.context() as context:
+        for looked_at in ("alive", "starts", "lasts", "keys", "hashes", "numbers"):
+            context.setattr(session_store.SessionStore, looked_at, None)
+        (frozen,) = subtasks.freeze()
+    assert sum(table.num_rows for table in frozen.states[STATE].tables()) == len(KEYS)
+
+
+def test_of_few_sessions_that_had_rows_a_checkpoint_writes_little() -> None:
+    subtasks, sizes = Subtasks(spec_of(), 1, directory=None), []
+    for keys in (range(20_000), range(0, 20_000, 100)):
+        subtasks.process([(str(key), 1, 1) for key in keys])
+        (frozen,) = subtasks.freeze()
+        before = subtasks.shelf.put_bytes
+        frozen.states[STATE].confirmed(subtasks.written(0, frozen))
+        sizes.append(subtasks.shelf.put_bytes - before)
+    assert sizes[1] * 20 < sizes[0]
+
+
+def test_a_large_head_is_freed_by_the_thread_that_writes_the_next_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "FREED_SLOTS_MAX", 4)
+    subtasks = Subtasks(spec_of(), 1, directory=None)
+    subtasks.process([(key, 1, 1) for key in KEYS])
+    (frozen,) = subtasks.freeze()
+    subtasks.written(0, frozen)
+    index = weakref.ref(subtasks.operators[0]._runs._heads[0]._store._index)
+    (frozen,) = subtasks.freeze()
+    assert index() is not None
+    frozen.states[STATE].discard(lambda: None)
+    assert index() is None
+    assert len(subtasks.watermark(END_US)) == len(KEYS)
