@@ -22,7 +22,6 @@ from weir.runtime.storage.checkpoints import CheckpointStore
 from weir.runtime.storage.retirement import Retirement
 from weir.snapshot.checkpoints import Listing
 from weir.snapshot.manifest import encode
-from weir.state.columns.panes import FrozenPanes
 from weir.state.columns.segments.snapshot import FrozenSegments
 
 # --- Retirement -------------------------------------------------------------------------------------------
@@ -101,17 +100,13 @@ def fresh_start_clears_before_it_claims() -> AbstractContextManager[None]:
 
 
 def overlapping_checkpoints_keep_the_first_path() -> AbstractContextManager[None]:
-    """A pane or segment is named where the first checkpoint has put it, although newer ones have copies."""
+    """A segment is named where the first checkpoint has put it, although newer ones have copies."""
 
-    def of_panes(self: FrozenPanes, part: Any) -> None:
-        for pane in self._panes:
-            pane.file = pane.file or part.files.get(pane.name)
-
-    def of_segments(self: FrozenSegments, part: Any) -> None:
+    def confirmed(self: FrozenSegments, part: Any) -> None:
         for frozen in self._each():
             frozen.segment.file = frozen.segment.file or part.files.get(frozen.segment.name)
 
-    return all_of(patched(FrozenPanes, "confirmed", of_panes), patched(FrozenSegments, "confirmed", of_segments))
+    return patched(FrozenSegments, "confirmed", confirmed)
 
 
 def missing_manifest_is_not_missed() -> AbstractContextManager[None]:

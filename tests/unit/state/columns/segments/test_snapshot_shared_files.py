@@ -1,4 +1,4 @@
-"""Files of panes and segments that later checkpoints refer to: always those that the newest completed one names."""
+"""Files of segments that later checkpoints refer to: always those that the newest completed one names."""
 
 from __future__ import annotations
 
@@ -6,27 +6,17 @@ from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from tests.states import Shelf
 from weir.snapshot.parts import StatePart
-from weir.state.columns.panes import FrozenPane, FrozenPanes
 from weir.state.columns.segments.rows import SegmentLayout
 from weir.state.columns.segments.shelf import ShelfBudget
 from weir.state.columns.segments.store import SegmentStore
 from weir.state.frozen import KEY_GROUP_COLUMN, FrozenState
-from weir.state.keys.index import KeyIndex
 from weir.state.place import StatePlace
 
 SCHEMA = pa.schema([(KEY_GROUP_COLUMN, pa.int32()), ("key", pa.int64()), ("value", pa.int64())])
 ROWS = pa.record_batch({"key": pa.array([1, 2], pa.int64()), "value": pa.array([10, 20], pa.int64())})
-
-
-def panes() -> Callable[[], FrozenState]:
-    index = KeyIndex(pa.schema([("key", pa.int64())]))
-    index.slots([ROWS["key"]])
-    pane = FrozenPane("p0", index.freeze(), [ROWS["value"]], numbers=np.arange(2))
-    return lambda: FrozenPanes(SCHEMA, [pane], 128)
 
 
 def segments() -> Callable[[], FrozenState]:
@@ -40,12 +30,9 @@ def paths(part: StatePart) -> list[str]:
     return [file.path for file in part.files.values()]
 
 
-@pytest.mark.parametrize("state", [panes, segments])
-def test_checkpoints_that_overlapped_leave_the_files_of_the_newest_to_those_that_follow(
-    state: Callable[[], Callable[[], FrozenState]],
-) -> None:
+def test_checkpoints_that_overlapped_leave_the_files_of_the_newest_to_those_that_follow() -> None:
     # With more under way than are retained, the first may be retired, with its files, before a third begins.
-    freeze, shelf = state(), Shelf()
+    freeze, shelf = segments(), Shelf()
 
     def written(frozen: FrozenState, checkpoint: int) -> StatePart:
         shelf.prefix = f"{checkpoint}-"
