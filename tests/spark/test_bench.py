@@ -14,6 +14,8 @@ import pytest
 import weir
 from weir.bench import keyed_data
 from weir.bench.checkpoint_cost import run_checkpoint_cost
+from weir.bench.cost import comparison
+from weir.bench.cost.comparison import METHODS, read_csv, run_comparison
 from weir.bench.filtering import run_filter
 from weir.bench.harness import BenchOptions, BenchReport
 from weir.bench.interval_join import run_interval_join
@@ -101,6 +103,19 @@ def test_the_cost_of_checkpoints_is_a_ratio(embedded: Any) -> None:
     assert report.more["ratio_to_off"]["1s"] > 0
 
 
+def test_methods_of_taking_checkpoints_are_compared_and_drawn(
+    embedded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("BASELINE_S", "EVERY_S", "WARM_UP_S"):
+        monkeypatch.setattr(comparison, name, 0.5)
+    plot = tmp_path / "cost.svg"
+    report = run_comparison(BenchOptions(events=1), list(METHODS), [1_000_000], plot=plot)
+    assert report.verified, report
+    assert [cost.method for cost in read_csv(plot.with_suffix(".csv"))] == list(METHODS)
+    for cost in report.more["costs"]:
+        assert cost["rows_per_s"] > 0 and cost["pause_ms"] > 0 and cost["p99_ms"] > 0
+
+
 @pytest.mark.parametrize("workload", ["keyed-sum", "interval-join"])
 def test_the_soak_samples_memory_and_draws_it(workload: str, embedded: Any, tmp_path: Path) -> None:
     report = run_soak(BenchOptions(events=1, checkpoint_every="1s"), workload, minutes=0.06, plot=tmp_path / "soak.svg")
@@ -109,8 +124,14 @@ def test_the_soak_samples_memory_and_draws_it(workload: str, embedded: Any, tmp_
     assert min(report.more["rss_end_mb"].values()) > 20
     assert (tmp_path / "soak.svg").read_text().startswith("<svg")
     lines = (tmp_path / "soak.csv").read_text().splitlines()
-    assert lines[0] == "seconds,rows,driver_rss_bytes,jvm_rss_bytes,workers_rss_bytes"
+    assert lines[0].startswith("seconds,rows,driver_rss_bytes,jvm_rss_bytes,workers_rss_bytes,local_disk_bytes")
     assert len(lines) >= 3
+
+
+def test_the_soak_samples_what_state_takes_on_disk(embedded: Any, tmp_path: Path) -> None:
+    options = BenchOptions(events=1, checkpoint_every="1s", memory_max="64MB")
+    report = run_soak(options, "interval-join", minutes=0.1, plot=tmp_path / "soak.svg")
+    assert report.more["disk_end_mb"]["local"] > 0 and report.more["disk_end_mb"]["checkpoints"] > 0
 
 
 @pytest.mark.parametrize("query", ["q5", "q13", "q19"])

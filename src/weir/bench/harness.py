@@ -48,6 +48,8 @@ class BenchOptions:
     """Whether the tasks encrypt what they say to each other."""
     show: Show | None = None
     """Called with the handle now and then."""
+    memory_max: str | None = None
+    """State in RocksDB, with so much memory for each task; None: state on the heap."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,8 @@ class Bench:
         self.options = options
         self.name = name
         self.directory = directory
+        self.local = directory / "local"
+        """Where tasks keep state that lies on disk."""
         self.notices: list[tuple[float, Notice]] = []
         checkpoints = weir.Checkpoints(
             every=options.checkpoint_every,
@@ -124,9 +128,15 @@ class Bench:
             parallelism=options.parallelism,
             checkpoints=checkpoints,
             restart=weir.FixedDelay(attempts=100, delay=0),
-            settings=weir.Settings(tls=options.tls or "auto"),
+            settings=weir.Settings(tls=options.tls or "auto", backend=self._backend()),
             name=name,
         )
+
+    def _backend(self) -> weir.Heap | weir.RocksDb:
+        if self.options.memory_max is None:
+            return weir.Heap()
+        self.local.mkdir(exist_ok=True)
+        return weir.RocksDb(memory_max=self.options.memory_max, directory=str(self.local))
 
     def read(self, source: Source, *, prepare: Callable[[], object] | None = None) -> weir.Stream:
         """The source, timed from its first poll on; `prepare` runs in each task before that."""

@@ -1,7 +1,7 @@
-"""The soak: a workload at full speed for minutes, with the memory of every process sampled.
+"""The soak: a workload at full speed for minutes, with the memory of every process and the disk sampled.
 
-Comes in: a workload's name, minutes. Goes out: a CSV of samples, a plot, and how flat the memory was after
-its warm-up. Reads process sizes with `ps`; the job itself knows nothing of it.
+Comes in: a workload's name, minutes. Goes out: a CSV of samples, a plot, and how flat memory and disk were after
+their warm-up. Reads process sizes with `ps`, and files as they lie there; the job itself knows nothing of it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,21 +31,32 @@ from weir.runtime.driver.notices import CheckpointSucceeded
 SAMPLE_S = 1.0
 WARM_UP_SHARE = 0.2
 WINDOW_SHARE = 0.05
-"""RSS is compared as the mean over this share of the run: at WARM_UP_SHARE, and at the end."""
+"""Sizes are compared as means over this share of the run: at WARM_UP_SHARE, and at the end."""
 GROWTH_MAX = 1.10
 
-KINDS = ("driver", "jvm", "workers")
+MEMORY = ("driver", "jvm", "workers")
+DISK = ("local", "checkpoints")
+KINDS = (*MEMORY, *DISK)
+MAY_NOT_GROW = ("driver", "workers", "local")
+"""Those that a job in balance leaves as they are. Checkpoints breathe: how many of them share files differs."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The resident memory of the job's processes, in bytes, and the rows so far."""
+    """The resident memory of the job's processes, and what its files take on disk, in bytes; the rows so far."""
 
     at_s: float
     rows: int
     driver: int
     jvm: int
     workers: int
+    local: int = 0
+    """State that tasks keep in files of their own."""
+    checkpoints: int = 0
+
+    @property
+    def disk(self) -> int:
+        return self.local + self.checkpoints
 
 
 def _summed(it: Bench) -> weir.Stream:
@@ -76,11 +88,12 @@ def run_soak(options: BenchOptions, workload: str = "keyed-sum", *, minutes: flo
         seconds=round(seconds, 1),
         events_per_s=round(events / seconds) if seconds else 0,
         checkpoints=checkpoints,
-        verified=growth["workers"] <= GROWTH_MAX and growth["driver"] <= GROWTH_MAX,
+        verified=all(growth[kind] <= GROWTH_MAX for kind in MAY_NOT_GROW),
         parallelism=options.parallelism,
         more={
             "growth_after_warm_up": {kind: round(value, 3) for kind, value in growth.items()},
-            "rss_end_mb": {kind: round(getattr(samples[-1], kind) / 1e6) for kind in KINDS},
+            "rss_end_mb": {kind: round(getattr(samples[-1], kind) / 1e6) for kind in MEMORY},
+            "disk_end_mb": {kind: round(getattr(samples[-1], kind) / 1e6) for kind in DISK},
             "csv": str(plot.with_suffix(".csv")),
             "plot": str(plot),
         },
@@ -98,7 +111,7 @@ def _sampled(it: Bench, *, seconds: float) -> tuple[list[Sample], int]:
                 break
         started_s = time.monotonic()
         while time.monotonic() - started_s < seconds and job.wait(SAMPLE_S) not in ENDED:
-            samples.append(sample_of(job, time.monotonic() - started_s))
+            samples.append(sample_of(it, job, time.monotonic() - started_s))
             if it.options.show is not None:
                 it.options.show(job)
     finally:
@@ -106,7 +119,7 @@ def _sampled(it: Bench, *, seconds: float) -> tuple[list[Sample], int]:
     return samples, len(completed)
 
 
-def sample_of(job: Any, at_s: float) -> Sample:
+def sample_of(it: Bench, job: Any, at_s: float) -> Sample:
     rows = sum(o["rows_out"] for o in job.metrics()["operators"] if o["uid"] in ("source", "right"))
     workers = set(job.process_ids)
     sizes = {"driver": 0, "jvm": 0, "workers": 0}
@@ -117,7 +130,19 @@ def sample_of(job: Any, at_s: float) -> Sample:
             sizes["workers"] += size_bytes
         elif "java" in command and _descends(process):
             sizes["jvm"] += size_bytes
-    return Sample(at_s, rows, **sizes)
+    disk = {"local": disk_bytes(it.local), "checkpoints": disk_bytes(it.directory / "checkpoints")}
+    return Sample(at_s, rows, **sizes, **disk)
+
+
+def disk_bytes(directory: Path) -> int:
+    """What all files below take, each of them once, however many links it has. Files may go meanwhile."""
+    sizes: dict[int, int] = {}
+    for place, _, names in os.walk(directory):
+        for name in names:
+            with suppress(FileNotFoundError):
+                found = os.stat(os.path.join(place, name))
+                sizes[found.st_ino] = found.st_size
+    return sum(sizes.values())
 
 
 def _processes() -> dict[int, tuple[int, int, str]]:
@@ -150,14 +175,15 @@ def growth_of(samples: Sequence[Sample], kind: str) -> float:
 def write_csv(samples: Sequence[Sample], path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(["seconds", "rows", *(f"{kind}_rss_bytes" for kind in KINDS)])
+        columns = [*(f"{kind}_rss_bytes" for kind in MEMORY), *(f"{kind}_disk_bytes" for kind in DISK)]
+        writer.writerow(["seconds", "rows", *columns])
         for sample in samples:
             writer.writerow([f"{sample.at_s:.1f}", sample.rows, *(getattr(sample, kind) for kind in KINDS)])
 
 
 def plot_of(samples: Sequence[Sample], workload: str) -> str:
     times = [sample.at_s / 60 for sample in samples]
-    series = [Series(kind, [getattr(sample, kind) / 1e6 for sample in samples]) for kind in KINDS]
+    series = [Series(kind, [getattr(sample, kind) / 1e6 for sample in samples]) for kind in (*MEMORY, "disk")]
     rows = samples[-1].rows - samples[0].rows
-    title = f"{workload} at full speed: resident memory over {rows / 1e9:.2f} billion events"
+    title = f"{workload} at full speed: resident memory and disk over {rows / 1e9:.2f} billion events"
     return line_plot(title, times, series, x_label="minutes", y_label="MB")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from tests.contract.sinks import grant, owner
 from weir.bench.epochs import FoldSink, read_epochs
 from weir.bench.keyed_data import LastSums
 from weir.bench.plot import Series, line_plot
-from weir.bench.soak import Sample, growth_of
+from weir.bench.soak import Sample, disk_bytes, growth_of
 from weir.ids import AttemptId, CheckpointId, Uid
 from weir.operators.base import OperatorContext
 from weir.operators.sink import SinkWriter
@@ -90,3 +91,12 @@ def test_a_plot_is_a_whole_svg_with_a_line_for_each_series() -> None:
     assert plot.startswith("<svg") and plot.rstrip().endswith("</svg>")
     assert plot.count("<polyline") == 2
     assert "a &amp; b" in plot
+
+
+def test_a_file_takes_room_once_however_many_links_it_has(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "one").write_bytes(bytes(1_000))
+    (tmp_path / "two").write_bytes(bytes(10))
+    os.link(tmp_path / "state" / "one", tmp_path / "linked")
+    assert disk_bytes(tmp_path) == 1_010
+    assert disk_bytes(tmp_path / "none") == 0

@@ -8,7 +8,7 @@ through each task, past the operator: when they come late, the task was held up.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,7 +162,8 @@ class StateJob:
         """How far what the job has come to is from what it must be; 0, when it is right. The last thing that is asked:
         the job ends for it, drained where results say what is right."""
         if isinstance(self.kind, CountedEntries):
-            return self._wrong_entries(self.kind, self.checkpoint())
+            directory = self._directory_of(self.checkpoint())
+            return wrong_entries(self.kind, directory, given_in(directory, self._valves))
         if not isinstance(self.kind, KnownResults):
             raise TypeError(f"{type(self.kind).__name__} says nothing of what is right")
         kind = self.kind
@@ -174,31 +175,11 @@ class StateJob:
             answers += [kind.answer_in(table) for table in tables]
         with np.errstate(over="ignore"):
             found = np.add.reduce([np.zeros(3, np.int64), *answers], axis=0)
-        right = kind.answer(self._given(record))
+        right = kind.answer(given_in(self._directory_of(record), self._valves))
         return 0 if np.array_equal(found, right) else max(1, abs(int(found[0] - right[0])))
 
-    def _wrong_entries(self, kind: CountedEntries, record: Any) -> int:
-        counted = entries = 0
-        for table in state_tables(self._directory_of(record), uid=STATE):
-            entries += table.num_rows
-            counted += kind.counted(table)
-        rows = sum(map(len, self._given(record).values()))
-        return abs(counted - rows) + abs(entries - self.options.entries)
-
     def _directory_of(self, record: Any) -> Path:
-        (found,) = self.checkpoints_to.glob(f"*/chk-{record.id:010d}")
-        return found
-
-    def _given(self, record: Any) -> dict[str, Given]:
-        """Which rows the sources had given, by their positions in a checkpoint."""
-        origin = origin_at(str(self._directory_of(record)))
-        operators = origin.read(origin.open(open_storage)).operators
-        found = {}
-        for name in self._valves:
-            parts = [read_as(part.inline, Position) for part in operators[Uid(name)].parts]
-            rounds = [position.value["rounds"] for position in parts if position is not None]
-            found[name] = Given({int(split): done for some in rounds for split, done in some.items()})
-        return found
+        return directory_of(self.checkpoints_to, record)
 
     def _read(self, name: str) -> weir.Stream:
         rows = self.kind.sources[name]
@@ -215,6 +196,33 @@ class StateJob:
         kind = self.kind
         fold = (lambda: ResultSums(kind)) if isinstance(kind, KnownResults) else TickTimes
         results.union(none).write(FoldSink(self.directory / "results", fold), uid="sink")
+
+
+def directory_of(checkpoints: Path, record: Any) -> Path:
+    """Where a checkpoint lies, among those of a job."""
+    (found,) = checkpoints.glob(f"*/chk-{record.id:010d}")
+    return found
+
+
+def given_in(checkpoint: Path, sources: Iterable[str]) -> dict[str, Given]:
+    """Which rows sources had given, by their positions in a checkpoint."""
+    origin = origin_at(str(checkpoint))
+    operators = origin.read(origin.open(open_storage)).operators
+    found = {}
+    for name in sources:
+        parts = [read_as(part.inline, Position) for part in operators[Uid(name)].parts]
+        rounds = [position.value["rounds"] for position in parts if position is not None]
+        found[name] = Given({int(split): done for some in rounds for split, done in some.items()})
+    return found
+
+
+def wrong_entries(kind: CountedEntries, checkpoint: Path, given: Mapping[str, Given]) -> int:
+    """How far the counts in a checkpoint are from what they must be: 0, when it is right."""
+    counted = entries = 0
+    for table in state_tables(checkpoint, uid=STATE):
+        entries += table.num_rows
+        counted += kind.counted(table)
+    return abs(counted - sum(map(len, given.values()))) + abs(entries - kind.entries)
 
 
 def make_ticks(numbers: Numbers) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from weir.snapshot.parts import Json
 
 LIMIT, POLLS = "limit", "polls"
 OPEN = 1 << 62
-CLOSED_WAIT_MS = 5.0
+CLOSED_WAIT_MS = LOOK_MS = 1.0
 
 
 class Valve(WrappedSource):
@@ -38,7 +38,7 @@ class Valve(WrappedSource):
         self.let(0)
 
     def let(self, rows: int) -> None:
-        """Let so many rows through altogether, counted from the job's beginning."""
+        """Let so many rows through altogether, counted from the job's beginning; 0 stops the source where it is."""
         fresh = self.directory / f"{LIMIT}.new"
         fresh.write_text(str(rows))
         os.replace(fresh, self.directory / LIMIT)
@@ -52,6 +52,7 @@ class _ValveReader(WrappedReader):
         super().__init__(valve.source.reader())
         self._directory = valve.directory
         self._given = self._limit = 0
+        self._looked_ns = 0
         self._polls: list[tuple[int, int]] = []
         self._files = 0
 
@@ -60,10 +61,9 @@ class _ValveReader(WrappedReader):
         self._given = sum(self.inner.position()["rounds"].values())
 
     def poll(self, rows_max: int) -> pa.RecordBatch | None:
+        if time.monotonic_ns() - self._looked_ns >= LOOK_MS * 1e6:
+            self._limit, self._looked_ns = self._own_limit(), time.monotonic_ns()
         left = self._limit - self._given
-        if left <= 0:
-            self._limit = self._own_limit()
-            left = self._limit - self._given
         if left <= 0:
             return None
         batch = self.inner.poll(min(rows_max, left))
@@ -78,19 +78,15 @@ class _ValveReader(WrappedReader):
 
     @property
     def wait_ms(self) -> float:
-        return CLOSED_WAIT_MS
+        return CLOSED_WAIT_MS if self._given >= self._limit else self.inner.wait_ms
 
     def close(self) -> None:
         self._write_polls()
         super().close()
 
     def _own_limit(self) -> int:
-        total, index, parallelism = int((self._directory / LIMIT).read_text()), *self._place
-        return total // parallelism + (index < total % parallelism)
-
-    @property
-    def _place(self) -> tuple[int, int]:
-        return self.context.index, self.context.parallelism
+        total, parallelism = int((self._directory / LIMIT).read_text()), self.context.parallelism
+        return total // parallelism + (self.context.index < total % parallelism)
 
     def _write_polls(self) -> None:
         if self._polls:

@@ -7,6 +7,7 @@ when the workload's own check found its result wrong.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -283,6 +284,16 @@ def bench_recovery(
 def bench_checkpoint_cost(
     events: int = Events(300_000_000),
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often each setting is measured.")] = 3,
+    method: Annotated[
+        str | None, typer.Option("--method", help="Some of halting, aligned, at_least_once, with commas between.")
+    ] = None,
+    state: Annotated[
+        str, typer.Option("--state", metavar="SIZES", help="With --method: how much, such as 10MB,1GB,5GB.")
+    ] = "10MB,1GB",
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", help="With --method: an SVG; a CSV goes beside it, to which further runs add."),
+    ] = None,
     parallelism: Parallelism = 2,
     json: Json = False,
     master: Master = None,
@@ -291,12 +302,33 @@ def bench_checkpoint_cost(
 ) -> None:
     """What checkpoints cost: keyed-sum without them, every 5 s and every second, in turn.
 
-    **Example:** `weir bench checkpoint-cost --rounds 5`
+    With --method: throughput, longest pause and p99 latency of a job with much state while checkpoints of it are taken,
+    and without. Halting stops the sources until each checkpoint is complete.
+
+    **Example:** `weir bench checkpoint-cost --method halting,aligned --state 10MB,1GB --plot cost.svg`
     """
+    if method is not None:
+        options = _options(1, parallelism, "off", work=work)
+        _bench(_comparison(method, state, plot), options, json=json, master=master, debug=debug)
+        return
     from weir.bench.checkpoint_cost import run_checkpoint_cost
 
     options = _options(events, parallelism, "off", work=work)
     _bench(lambda given: run_checkpoint_cost(given, rounds), options, json=json, master=master, debug=debug)
+
+
+def _comparison(method: str, state: str, plot: Path | None) -> Callable[[BenchOptions], BenchReport]:
+    def run(options: BenchOptions) -> BenchReport:
+        from weir.bench.cost.comparison import METHODS, run_comparison
+        from weir.config.units import size_bytes
+        from weir.errors import ConfigError
+
+        methods = method.split(",")
+        if not set(methods) <= METHODS.keys():
+            raise ConfigError(f"--method is some of {', '.join(METHODS)}; found {method!r}")
+        return run_comparison(options, methods, [size_bytes(size, "--state") for size in state.split(",")], plot=plot)
+
+    return run
 
 
 def bench_soak(
@@ -304,9 +336,12 @@ def bench_soak(
         str, typer.Option("--workload", help="keyed-sum, window, sliding, session or interval-join.")
     ] = "keyed-sum",
     minutes: Annotated[float, typer.Option("--minutes", min=0.05, help="How long.")] = 10,
-    plot: Annotated[Path, typer.Option("--plot", help="An SVG of memory over time; a CSV goes beside it.")] = Path(
-        "soak.svg"
-    ),
+    plot: Annotated[
+        Path, typer.Option("--plot", help="An SVG of memory and disk over time; a CSV goes beside it.")
+    ] = Path("soak.svg"),
+    memory: Annotated[
+        str | None, typer.Option("--memory", metavar="SIZE", help="State in rocksdb, with this budget for each task.")
+    ] = None,
     parallelism: Parallelism = 2,
     json: Json = False,
     checkpoint_every: Every = "5s",
@@ -314,15 +349,16 @@ def bench_soak(
     work: Work = None,
     debug: Debug = False,
 ) -> None:
-    """A workload at full speed for minutes, sampling the memory of driver, JVM and workers every second.
+    """A workload at full speed for minutes, sampling the memory of driver, JVM and workers, and the disk, every second.
 
-    Compares the resident memory at 20 % of the run with that at its end; workers and driver may grow by 10 %.
+    Compares the sizes at 20 % of the run with those at its end; the memory of workers and driver, and state on the
+    local disk, may grow by 10 %.
 
-    **Example:** `weir bench soak --workload window --minutes 60 --plot soak.svg`
+    **Example:** `weir bench soak --workload session --memory 512MB --minutes 30 --plot soak.svg`
     """
     from weir.bench.soak import run_soak
 
-    options = _options(1, parallelism, checkpoint_every, work=work)
+    options = replace(_options(1, parallelism, checkpoint_every, work=work), memory_max=memory)
     _bench(
         lambda given: run_soak(given, workload, minutes=minutes, plot=plot),
         options,

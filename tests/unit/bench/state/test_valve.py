@@ -6,8 +6,10 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from weir import connectors
+from weir.bench.state import valve as valves
 from weir.bench.state.valve import Valve, rows_between
 from weir.ids import AttemptId, Uid
 from weir.operators.base import OperatorContext, RestoredInline
@@ -26,6 +28,11 @@ def valve_at(directory: Path) -> Valve:
     return valve
 
 
+@pytest.fixture(autouse=True)
+def looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(valves, "LOOK_MS", 0.0)
+
+
 def taken(reader: SourceReader) -> int:
     rows = 0
     while (batch := reader.poll(100)) is not None:
@@ -41,6 +48,8 @@ def test_it_is_closed_at_first_and_lets_through_what_it_is_told(tmp_path: Path) 
     assert [taken(reader) for reader in readers] == [501, 500]
     valve.let(1_501)
     assert [taken(reader) for reader in readers] == [250, 250]
+    valve.let(0)
+    assert [taken(reader) for reader in readers] == [0, 0], "it may be closed again"
 
 
 def test_rows_of_an_earlier_attempt_count(tmp_path: Path) -> None:
