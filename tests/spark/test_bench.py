@@ -103,7 +103,7 @@ def test_the_cost_of_checkpoints_is_a_ratio(embedded: Any) -> None:
     assert report.more["ratio_to_off"]["1s"] > 0
 
 
-def test_methods_of_taking_checkpoints_are_compared_and_drawn(
+def test_methods_of_taking_checkpoints_of_state_are_compared_and_drawn(
     embedded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("BASELINE_S", "EVERY_S", "WARM_UP_S"):

@@ -118,6 +118,8 @@ class Bench:
         self.local = directory / "local"
         """Where tasks keep state that lies on disk."""
         self.notices: list[tuple[float, Notice]] = []
+        # Without checkpoints there is no restart, either: to count every row at most once has a price of its own.
+        restart = weir.FixedDelay(attempts=100, delay=0) if options.checkpoint_every else weir.NoRestart()
         checkpoints = weir.Checkpoints(
             every=options.checkpoint_every,
             to=str(directory / "checkpoints"),
@@ -127,7 +129,7 @@ class Bench:
             directory / "starts",
             parallelism=options.parallelism,
             checkpoints=checkpoints,
-            restart=weir.FixedDelay(attempts=100, delay=0),
+            restart=restart,
             settings=weir.Settings(tls=options.tls or "auto", backend=self._backend()),
             name=name,
         )
