@@ -156,7 +156,7 @@ def test_a_wrong_answer_to_a_nexmark_query_is_noticed(embedded: Any, monkeypatch
 def test_updates_of_each_kind_of_state_verify_themselves(kind: str, embedded: Any, tmp_path: Path) -> None:
     report = run_updates(StateOptions(10_000, kind=kind, work=str(tmp_path)), seconds=0.5)
     assert report.verified, report
-    assert report.events > 0 and report.more["worker_rss_max_mb"] > 20
+    assert report.more["checkpoint_mb"] > 0 and report.more["worker_rss_max_mb"] > 20
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 
@@ -166,7 +166,7 @@ def test_a_pause_is_told_apart_from_the_machines(embedded: Any, monkeypatch: pyt
     report = run_pause(StateOptions(10_000, kind="join"))
     assert report.verified, report
     for when in ("before", "after"):
-        assert 0 < report.more[f"pause_max_{when}_beyond_ms"] <= report.more[f"pause_max_{when}_ms"] < 5_000
+        assert 0 <= report.more[f"pause_max_{when}_beyond_ms"] <= report.more[f"pause_max_{when}_ms"] < 5_000
     assert report.more["events_per_s_before"] > 0
 
 

@@ -7,6 +7,7 @@ sources are closed: nothing in the engine stops a stream for a checkpoint.
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from weir.bench.state.kinds import STATE, BatchEntries, column_names
 from weir.bench.state.numbers import Numbers, drawn
 from weir.bench.state.valve import OPEN, Valve, rows_between
 from weir.errors import WeirError
+from weir.operators.sink import Sink
+from weir.operators.source import Source
 
 PROBES_PER_S = 2_000
 """Over all tasks."""
@@ -60,13 +63,9 @@ class CostJob:
             checkpoints=weir.Checkpoints(every=None, to=str(self._checkpoints), mode=mode, timeout="15m"),
             name="cost",
         )
-        bulk = connectors.Generator(None, self._bulk_rows, SCHEMA)
-        probes = connectors.Generator(None, self._probe_rows, SCHEMA, rate=PROBES_PER_S)
+        bulk, probes = sources(self._kind)
         self._bulk, self._probes = Valve(bulk, directory / BULK), Valve(probes, directory / PROBES)
-        both = env.read(self._bulk, uid=BULK).union(env.read(self._probes, uid=PROBES))
-        values = {name: weir.ValueState("long", default=0) for name in column_names()}
-        counted = both.key_by("key").process_batches(count_rows, SCHEMA, state=values, uid=STATE)
-        counted.write(FoldSink(directory / "probes-seen", Probes), uid="sink")
+        lay(env, self._bulk, self._probes, FoldSink(directory / "probes-seen", Probes))
         self.handle: Any = env.submit()
 
     def fill(self) -> None:
@@ -107,13 +106,29 @@ class CostJob:
             tasks.append((made_ns[order], came_ns[order]))
         return tasks
 
-    def _bulk_rows(self, numbers: Numbers) -> pa.RecordBatch:
-        keys = self._kind.sources["source"].make(numbers).column("key")
-        return pa.RecordBatch.from_arrays([keys, pa.array(np.zeros(len(numbers), np.int64))], ["key", "made_ns"])
 
-    def _probe_rows(self, numbers: Numbers) -> dict[str, Any]:
-        # Of keys that the bulk has filled by the time that anybody counts.
-        return {"key": drawn(numbers, self.entries), "made_ns": np.full(len(numbers), time.monotonic_ns())}
+def sources(kind: BatchEntries, rows: int | None = None) -> tuple[Source, Source]:
+    """The bulk, and the probes."""
+    bulk = connectors.Generator(rows, partial(bulk_rows, kind=kind), SCHEMA)
+    probes = connectors.Generator(rows, partial(probe_rows, keys=kind.entries), SCHEMA, rate=PROBES_PER_S)
+    return bulk, probes
+
+
+def lay(env: weir.Environment, bulk: Source, probes: Source, sink: Sink) -> None:
+    """The dataflow."""
+    both = env.read(bulk, uid=BULK).union(env.read(probes, uid=PROBES))
+    values = {name: weir.ValueState("long", default=0) for name in column_names()}
+    counted = both.key_by("key").process_batches(count_rows, SCHEMA, state=values, uid=STATE)
+    counted.write(sink, uid="sink")
+
+
+def bulk_rows(numbers: Numbers, *, kind: BatchEntries) -> pa.RecordBatch:
+    keys = kind.sources["source"].make(numbers).column("key")
+    return pa.RecordBatch.from_arrays([keys, pa.array(np.zeros(len(numbers), np.int64))], ["key", "made_ns"])
+
+
+def probe_rows(numbers: Numbers, *, keys: int) -> dict[str, Any]:
+    return {"key": drawn(numbers, keys), "made_ns": np.full(len(numbers), time.monotonic_ns())}
 
 
 def count_rows(rows: pl.DataFrame, state: pl.DataFrame) -> Any:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from weir.bench.cost.comparison import Cost, add_to_csv, longest_ms, p99_ms, plot_of, read_csv
+from weir.bench.cost import comparison
+from weir.bench.cost.comparison import METHODS, Cost, add_to_csv, longest_ms, p99_ms, plot_of, read_csv
+from weir.bench.state.valve import OPEN
 
 MS = 1_000_000
 COST = Cost(
@@ -68,3 +71,32 @@ def test_what_was_not_measured_has_no_bar() -> None:
     plot = plot_of([COST, replace(COST, method="halting", pause_ms=4_321.0), replace(COST, state_mb=1_000)])
     assert plot.count("<rect") == 1 + 3 * 3 + 2, "the ground, a bar for each value, and the two names"
     assert "4,321" in plot and "1,000 MB" in plot and "nan" not in plot
+
+
+class Recorded:
+    """A job that notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.handle = self
+
+    def let(self, *, bulk: int = OPEN, probes: int = OPEN) -> None:
+        self.asked.append((bulk > 0, probes > 0))
+
+    def checkpoint(self) -> None:
+        self.asked.append("checkpoint")
+
+    def wait(self, seconds: float) -> None:
+        """No time passes."""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_to_halt_is_to_let_no_row_through_until_the_checkpoint_is_complete(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparison, "CHECKPOINTS", 1)
+    job: Any = Recorded()
+    with_them, without, _ = comparison._watched(job, method, bulk=OPEN)
+    halted = [(False, False)] if method == "halting" else []
+    assert job.asked == [(True, True), *halted, "checkpoint", (True, True)]
+    assert without[1] == with_them[0]
