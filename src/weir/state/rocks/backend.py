@@ -22,6 +22,7 @@ from weir.state.frozen import FrozenState, RestoredState
 from weir.state.heap.backend import HeapBackend
 from weir.state.place import StatePlace
 from weir.state.rocks.cells import HeldCodec, RocksCells
+from weir.state.rocks.converting import ConvertingDatabase, Evolution
 from weir.state.rocks.database import Memory
 from weir.state.rocks.keys import RocksKeys
 from weir.state.rocks.maps import RocksMaps
@@ -29,10 +30,15 @@ from weir.state.rocks.snapshot import STAMP_BYTES, RocksLayout
 from weir.state.rocks.store import RocksStore, local_place
 from weir.state.rocks.values import check_value_type
 from weir.state.values.conversion import to_list
+from weir.state.values.evolution import EVOLVED
 
 SWEPT_ENTRIES_LEAST = 16
 SWEPT_ENTRIES_PER_KEY = 2
 """Entries that are looked at with each batch, whether they have expired."""
+
+CONVERTED_ENTRIES_LEAST = 256
+CONVERTED_ENTRIES_PER_KEY = 1
+"""Entries of a restored type that are converted with each batch."""
 
 
 class RocksBackend(HeapBackend):
@@ -80,6 +86,7 @@ class RocksBackend(HeapBackend):
         for table in self._tables.values():
             table.cells.prefetch(distinct)
             table.sweep(SWEPT_ENTRIES_LEAST + SWEPT_ENTRIES_PER_KEY * len(keys), self._now_ms)
+            table.convert(CONVERTED_ENTRIES_LEAST + CONVERTED_ENTRIES_PER_KEY * len(keys))
 
     def end(self) -> None:
         for table in self._tables.values():
@@ -134,13 +141,25 @@ class _Table:
             self.store.database.write((), expired)
         self._swept = entries[-1][0] if len(entries) == entries_max else b""
 
+    def convert(self, entries_max: int) -> None:
+        """Convert some of the values that are still of the type that was restored."""
+        if isinstance(self.store.database, ConvertingDatabase):
+            self.store.database.convert(entries_max)
+
+    def _evolution(self, old: RocksLayout) -> Evolution | None:
+        """How restored values are converted one by one; None: the whole table is to be adapted at once. What users'
+        functions migrate is: they know the type that was restored, and nobody after them does."""
+        if self._layout.plan(old.schema) != EVOLVED:
+            return None
+        return Evolution.between(old, self.store.layout, self._layout.shape.default)
+
     def restore(self, restored: RestoredState, key_groups: range, now_ms: int) -> None:
         def adapt(table: pa.Table) -> pa.Table:
             adapted = self._layout.adapted(table, now_ms)
             self._layout.check_groups(adapted, key_groups)
             return adapted
 
-        self.store.restore(restored, adapt=adapt, name=self._layout.shape.name)
+        self.store.restore(restored, adapt=adapt, name=self._layout.shape.name, evolution=self._evolution)
         self.cells.attach(self.store.database)
 
 

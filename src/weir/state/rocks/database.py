@@ -174,6 +174,11 @@ class Database:
 
     # --- Freezing ---
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether links are still to be made."""
+        return bool(self._links)
+
     def freeze(self, directory: str) -> Links:
         """The database as it is now; its links are made in that directory when the flush is through."""
         self.settle(wait=True)

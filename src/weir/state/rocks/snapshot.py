@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -30,6 +29,15 @@ from weir.state.rocks.values import pack, unpack
 ROCKSDB = "rocksdb"
 VERSION = 1
 """Of how keys and values are written."""
+
+VERSION_OF_TWO = 2
+"""Of parts with the files of two databases: converting.py."""
+
+OLD = "old"
+"""In the detail of such a part: what the older database is like."""
+
+OLD_PREFIX = "old."
+"""Before the names of the older database's files."""
 
 PIECE_ROWS = 8_192
 """Rows that become one table: more would hold the stream's thread too long."""
@@ -70,10 +78,11 @@ class RocksLayout:
     @staticmethod
     def of(detail: Any) -> RocksLayout:
         """The layout of a part in a checkpoint."""
-        if detail.get("version") != VERSION:
+        if detail.get("version") not in (VERSION, VERSION_OF_TWO):
             raise CheckpointError(
                 f"a state was written in version {detail.get('version')!r} of the rocksdb format, but this version of"
-                f" Weir reads version {VERSION}; restore it with the version that wrote it, and take a savepoint there"
+                f" Weir reads versions up to {VERSION_OF_TWO}; restore it with the version that wrote it, and take a"
+                " savepoint there"
             )
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(detail["schema"])))
         return RocksLayout(schema, keys=detail["keys"], max_parallelism=detail["max_parallelism"], rows=detail["rows"])
@@ -138,10 +147,13 @@ class FrozenRocks(FrozenState):
         layout: RocksLayout,
         stored: StoredBase,
         keep: Callable[[pa.Table], pa.Table],
+        prefix: str = "",
     ) -> None:
+        """`prefix`: before the names of files, so that those of several databases can be told apart in storage."""
         self._layout = layout
         self._stored = stored
         self._keep = keep
+        self._prefix = prefix
         self._sequence = database.sequence
         self._base, self._base_sequence = stored.base, stored.base_sequence
         self._links: Links = database.freeze(directory)
@@ -162,7 +174,7 @@ class FrozenRocks(FrozenState):
             if base is not None and name.endswith(".sst") and name in base.files:
                 files[name] = base.files[name]
             elif not name.startswith(_NOT_KEPT) and (os.path.getsize(path) or not name.endswith(".log")):
-                files[name] = out.put_file(name.replace("-", "%2D"), path, shared=True)
+                files[name] = out.put_file(self._prefix + name.replace("-", "%2D"), path, shared=True)
             out.breathe()
         return StatePart(ROCKSDB, files, self._layout.detail)
 
@@ -209,12 +221,3 @@ def _own(path: str) -> None:
     copy = f"{path}.copy"
     shutil.copyfile(path, copy)
     os.replace(copy, path)
-
-
-def read_rocksdb(part: RestoredPart) -> Iterator[pa.Table]:
-    """The tables of a database in a checkpoint."""
-    layout = RocksLayout.of(part.part.detail)
-    with tempfile.TemporaryDirectory(prefix="weir-state-") as directory:
-        files = os.path.join(directory, "database")
-        fetch(part, files)
-        yield from tables_in(files, layout)

@@ -149,7 +149,7 @@ def test_state_moves_to_the_heap_and_back(world: World) -> None:
     assert dict(again.items()) == {"m0": [2, 0], "m1": [2, 1]}
 
 
-def test_a_changed_type_is_restored_by_tables(world: World) -> None:
+def test_a_changed_type_is_restored(world: World) -> None:
     backend = world.backend()
     state = backend.value_state(ValueState("int", name="s"))
     update(backend, state, range(10), 7)
