@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import weir
@@ -26,7 +27,7 @@ from weir.operators.windows.event_time import AlignedWindows, TimeWindows
 from weir.snapshot.parts import StatePart
 from weir.snapshot.watermarks import END_US
 from weir.state.columns.segments import grouping, store
-from weir.state.frozen import RestoredPart, RestoredParts
+from weir.state.frozen import ARROW, RestoredPart, RestoredParts, encode_table
 from weir.state.place import StatePlace
 
 SCHEMA = pa.schema([("key", pa.int64()), ("text", pa.string()), ("value", pa.int64()), ("ts", pa.timestamp("us"))])
@@ -291,3 +292,26 @@ def test_behind_a_drain_a_pane_that_was_gone_may_come_again() -> None:
     again.operator.watermark(END_US, again.out.append)
     found = [(row["window_start"].microsecond, row["key"], row["n"]) for row in again.rows()]
     assert found == [(0, 1, 6), (20, 1, 1), (20, 2, 6)]
+
+
+@pytest.mark.parametrize("place", ["heap", "disk"])
+def test_panes_that_earlier_versions_have_written_are_restored_at_any_parallelism(place: str, tmp_path: Path) -> None:
+    """A file for each pane, sorted by key group."""
+    one = One(AlignedWindows(20, 10))
+    for number in range(3):
+        one.add(np.arange(300), np.full(300, 10 * number), value=number)
+    (schema, *tables) = one.operator.freeze().states[STATE].tables()
+    assert not schema.num_rows
+    whole = pa.concat_tables(tables)
+    files = {}
+    for pane in range(0, 30, 10):
+        rows = whole.filter(pc.equal(whole.column("__pane"), pane)).sort_by("__key_group").combine_chunks()
+        files[f"p{pane:08d}"] = one.files.put(f"p{pane:08d}", encode_table(rows), shared=True)
+    out: list[pa.RecordBatch] = []
+    for own in (range(40), range(40, 128)):
+        found = RestoredParts([RestoredPart(StatePart(ARROW, files), GROUPS, one.files)], own)
+        here = on_disk(str(tmp_path), "20KB") if place == "disk" else None
+        subtask = One(AlignedWindows(20, 10), place=here, restored=Restored(states={STATE: found}))
+        subtask.operator.watermark(END_US, out.append)
+    counts = pl.concat([pl.DataFrame(batch) for batch in out]).group_by("window_start").agg(pl.len(), pl.sum("total"))
+    assert counts.sort("window_start").select("len", "total").rows() == [(300, 0), (300, 300), (300, 900), (300, 600)]
