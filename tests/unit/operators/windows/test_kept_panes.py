@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from weir.state.place import StatePlace
 
 SCHEMA = pa.schema([("key", pa.int64()), ("text", pa.string()), ("value", pa.int64()), ("ts", pa.timestamp("us"))])
 GROUPS = range(128)
+EPOCH, MICROSECOND = datetime(1970, 1, 1), timedelta(microseconds=1)
 
 
 def small_pieces(dice: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,3 +317,17 @@ def test_panes_that_earlier_versions_have_written_are_restored_at_any_parallelis
         subtask.operator.watermark(END_US, out.append)
     counts = pl.concat([pl.DataFrame(batch) for batch in out]).group_by("window_start").agg(pl.len(), pl.sum("total"))
     assert counts.sort("window_start").select("len", "total").rows() == [(300, 0), (300, 300), (300, 900), (300, 600)]
+
+
+@pytest.mark.parametrize("seals", [False, True], ids=["head", "segments"])
+def test_of_late_rows_only_the_windows_of_their_keys_come_out_again(seals: bool) -> None:
+    one = One(AlignedWindows(20, 10), lateness_us=100)
+    one.add([1, 2, 3, 1, 2, 3], [5, 5, 5, 15, 15, 15])
+    if seals:
+        one.checkpoint()
+    one.operator.watermark(50, one.out.append)
+    one.out.clear()
+    one.add([1, 2], [5, 15], value=7)
+    one.operator.flush(one.out.append)
+    found = [((row["window_end"] - EPOCH) // MICROSECOND, row["key"], row["total"]) for row in one.rows()]
+    assert found == [(10, 1, 8), (20, 1, 9), (20, 2, 9), (30, 2, 8)]
