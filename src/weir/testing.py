@@ -201,6 +201,7 @@ class _Splitting(Source):
     """A source whose batches are split at random."""
 
     def __init__(self, source: Source, rng: random.Random) -> None:
+        self.reader_class = source.reader_class
         self._source = source
         self._rng = rng
 
@@ -252,6 +253,10 @@ class _SplittingReader(SourceReader):
     @property
     def lag(self) -> str | None:
         return self._reader.lag
+
+    @property
+    def keeper(self) -> Any:
+        return self._reader.keeper
 
     def close(self) -> None:
         self._reader.close()

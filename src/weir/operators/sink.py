@@ -79,6 +79,10 @@ class SinkWriter(ABC):
 class Sink(ABC):
     """A picklable description of a sink."""
 
+    writer_class: type[SinkWriter] | None = None
+    """The class of its writers, where that declares operator states (OperatorListState, BroadcastState) or snapshot
+    hooks: they are restored before `open`, and kept as they are behind `prepare`. None: its writers keep nothing."""
+
     @property
     def guarantee(self) -> SinkGuarantee:
         return "exactly_once"

@@ -61,6 +61,11 @@ class SourceReader(ABC):
         """For people: how far behind, or how far along, this reader is."""
         return None
 
+    @property
+    def keeper(self) -> Any:
+        """The object whose class is `Source.reader_class`: the reader itself, unless it stands before another."""
+        return self
+
     def close(self) -> None:
         """Release what is held. Called exactly once."""
 
@@ -86,6 +91,10 @@ class DriverContext:
 
 class Source(ABC):
     """A picklable description of a source."""
+
+    reader_class: type[SourceReader] | None = None
+    """The class of its readers, where that declares operator states (OperatorListState, BroadcastState) or snapshot
+    hooks: they are restored before `open`, and kept with each position. None: its readers keep nothing but that."""
 
     @property
     @abstractmethod

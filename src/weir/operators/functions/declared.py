@@ -107,7 +107,7 @@ def kept_by(
     of_windows: bool = False,
 ) -> FunctionStates:
     """All that a function keeps. `base`: the class whose `open` and `close` do nothing."""
-    hooks = hooks_of(function, operator)
+    hooks = hooks_of(type(function), operator)
     for taken in (*reserved, *(() if hooks is None else (HOOK_STATE,))):
         if any(descriptor.name == taken for descriptor in named.values()):
             raise PlanError(
@@ -124,6 +124,23 @@ def kept_by(
         reserved=frozenset({*reserved, HOOK_STATE}),
         of_windows=of_windows,
     )
+
+
+def states_of_class(kind: type | None, operator: str) -> FunctionStates:
+    """What readers or writers of a class keep; they belong to no key. None: nothing."""
+    if kind is None:
+        return FunctionStates()
+    named = named_states(_of_class(kind), operator)
+    for attribute, descriptor in named.items():
+        if not isinstance(descriptor, OperatorState):
+            raise PlanError(
+                f"{operator}: state {attribute!r} of {kind.__name__} is a {type(descriptor).__name__}, which needs"
+                " a key; declare an OperatorListState or a BroadcastState"
+            )
+    hooks = hooks_of(kind, operator)
+    if hooks is not None and any(descriptor.name == HOOK_STATE for descriptor in named.values()):
+        raise PlanError(f"{operator}: {HOOK_STATE!r} is what its hooks keep; give your state another name")
+    return FunctionStates(named, is_held=True, hooks=hooks)
 
 
 def check_window(name: str, state: StateDescriptor, *, of_windows: bool) -> None:
@@ -151,16 +168,28 @@ def named_states(found: Mapping[str, Any], operator: str) -> dict[str, StateDesc
 
 def attributes(function: Any) -> dict[str, StateDescriptor]:
     """The states that a function object has as attributes."""
-    found: dict[str, Any] = {}
-    for scope in (*(vars(kind) for kind in reversed(type(function).__mro__)), getattr(function, "__dict__", {})):
-        # A subclass may put something else in a state's place.
-        found.update((n, value) for n, value in scope.items() if n in found or isinstance(value, StateDescriptor))
-    return {name: value for name, value in found.items() if isinstance(value, StateDescriptor)}
+    return _found(*_scopes(type(function)), getattr(function, "__dict__", {}))
 
 
 def attributes_of_class(kind: type) -> bool:
     """Whether a class declares states."""
-    return any(isinstance(value, StateDescriptor) for base in kind.__mro__ for value in vars(base).values())
+    return bool(_of_class(kind))
+
+
+def _of_class(kind: type) -> dict[str, StateDescriptor]:
+    return _found(*_scopes(kind))
+
+
+def _scopes(kind: type) -> list[Mapping[str, Any]]:
+    return [vars(base) for base in reversed(kind.__mro__)]
+
+
+def _found(*scopes: Mapping[str, Any]) -> dict[str, StateDescriptor]:
+    found: dict[str, Any] = {}
+    for scope in scopes:
+        # A subclass may put something else in a state's place.
+        found.update((n, value) for n, value in scope.items() if n in found or isinstance(value, StateDescriptor))
+    return {name: value for name, value in found.items() if isinstance(value, StateDescriptor)}
 
 
 def keyed_states(declared: Mapping[str, StateDescriptor]) -> dict[str, KeyedState]:

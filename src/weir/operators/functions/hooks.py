@@ -66,9 +66,8 @@ class Hooks:
         return self.layout.adapted(table, now_ms=0)
 
 
-def hooks_of(function: Any, operator: str) -> Hooks | None:
-    """The hooks of a function object; None: it has none. PlanError where they do not fit together."""
-    kind = type(function)
+def hooks_of(kind: type, operator: str) -> Hooks | None:
+    """The hooks of function objects of a class; None: it has none. PlanError where they do not fit together."""
     known = [name for name in (STATE, ASYNC, RESTORE) if callable(getattr(kind, name, None))]
     if not known:
         return None

@@ -14,8 +14,14 @@ from functools import partial
 from typing import Any
 
 from weir.errors import CheckpointError, JobError, PlanError, WeirError
-from weir.operators.base import OperatorContext
-from weir.operators.functions.declared import FunctionStates, check_window, keyed_states, operator_states
+from weir.operators.base import OperatorContext, Restored
+from weir.operators.functions.declared import (
+    FunctionStates,
+    check_window,
+    keyed_states,
+    operator_states,
+    states_of_class,
+)
 from weir.operators.functions.hooks import STATE as HOOK_STATE
 from weir.operators.functions.hooks import HookedFunction
 from weir.operators.user_code import operator_label, user_code_error, user_traceback
@@ -29,10 +35,11 @@ from weir.state.operator_state import OperatorStates
 class StatefulFunction:
     """One subtask's own copy of a function; its states are empty until `attach`."""
 
-    def __init__(self, function: Any, states: FunctionStates) -> None:
+    def __init__(self, function: Any, states: FunctionStates, *, is_fresh: bool = False) -> None:
+        """`is_fresh`: the object is the subtask's own already."""
         self.states = states
         # Subtasks may share one process, and what a function keeps must not be shared.
-        self.function = copy.deepcopy(function) if states.is_own else function
+        self.function = copy.deepcopy(function) if states.is_own and not is_fresh else function
         self.handles: dict[str, Any] = {}
         """By attribute, or by the name that `open` gave."""
         self._operator_states = OperatorStates(operator_states(states.declared))
@@ -186,6 +193,27 @@ class StatefulFunction:
 
     def _with_label(self, error: CheckpointError) -> CheckpointError:
         return type(error)(f"{operator_label(self._context)}: {error.message}")
+
+
+def kept_by_end(
+    end: Any, kind: type | None, context: OperatorContext, restored: Restored | None
+) -> StatefulFunction | None:
+    """A reader or a writer with its states restored; None: it has neither states nor hooks. `kind`: the class that is
+    said to have them, so that the driver knows."""
+    found = states_of_class(type(end), operator_label(context))
+    if not found.names:
+        return None
+    if kind is None:
+        name = type(end).__name__
+        raise PlanError(
+            f"{operator_label(context)}: {name} keeps {found.names[0]!r}, which its source or sink does not say: write "
+            f"reader_class = {name} in the source, or writer_class = {name} in the sink"
+        )
+    held: Mapping[str, RestoredState] = {} if restored is None else restored.states
+    kept = StatefulFunction(end, found, is_fresh=True)
+    # What is not declared any more may be dropped; if it may not, the driver has refused it.
+    kept.attach(context, {name: state for name, state in held.items() if name in found.names})
+    return kept
 
 
 def check_none_dropped(dropped: Collection[str], known: Collection[str]) -> None:

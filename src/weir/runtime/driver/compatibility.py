@@ -19,6 +19,7 @@ from weir.errors import CheckpointError
 from weir.graph.plan import Plan, PlannedOperator
 from weir.ids import Uid
 from weir.operators.base import OperatorSpec, key_group_range
+from weir.operators.functions.declared import FunctionStates, states_of_class
 from weir.operators.sink import Sink
 from weir.operators.source import Source
 from weir.runtime.ports import Storage
@@ -122,13 +123,13 @@ def _held_states(
             yield Finding(uid, state, Fate.DROPPED, NO_OPERATOR)
         elif isinstance(operator.spec, OperatorSpec) and _is_left_to_open(operator.spec, state):
             yield Finding(uid, state, Fate.RESTORED, LEFT_TO_OPEN)
-        elif not isinstance(operator.spec, OperatorSpec) or state not in operator.spec.states:
+        elif state not in _declared(operator):
             yield Finding(uid, state, Fate.DROPPED, "the operator does not declare it any more" + _renamed(state, new))
         else:
-            verdict = SAME if names_only else operator.spec.verdict(state, stored(snapshot, state))
+            verdict = SAME if names_only else _keeper(operator).verdict(state, stored(snapshot, state))
             fate = _FATES.get(verdict, Fate.REFUSED)
             yield Finding(uid, state, fate, verdict if fate is Fate.REFUSED else "")
-            if fate is not Fate.REFUSED:
+            if fate is not Fate.REFUSED and isinstance(operator.spec, OperatorSpec):
                 yield from _lost_values(uid, snapshot, state, operator.spec, stored)
 
 
@@ -153,7 +154,17 @@ def _operators(plan: Plan) -> Mapping[Uid, PlannedOperator]:
 
 
 def _declared(operator: PlannedOperator) -> tuple[str, ...]:
-    return operator.spec.states if isinstance(operator.spec, OperatorSpec) else ()
+    keeper = _keeper(operator)
+    return keeper.states if isinstance(keeper, OperatorSpec) else keeper.names
+
+
+def _keeper(operator: PlannedOperator) -> OperatorSpec | FunctionStates:
+    """What knows of its states: of a source or a sink, the class of its readers or writers."""
+    spec = operator.spec
+    if isinstance(spec, OperatorSpec):
+        return spec
+    kind: type | None = spec.reader_class if isinstance(spec, Source) else spec.writer_class
+    return states_of_class(kind, operator.name)
 
 
 def _states(operator: OperatorSnapshot) -> set[str]:

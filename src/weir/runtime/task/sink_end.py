@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from weir.errors import ProtocolViolation, StorageUnavailable, Unavailable, WeirError
 from weir.ids import CheckpointId, Uid
-from weir.operators.base import OperatorContext, Restored
+from weir.operators.base import Frozen, OperatorContext, Restored
+from weir.operators.functions.stateful import StatefulFunction
 from weir.operators.sink import SinkWriter
 from weir.runtime.ports import Background, Chance, Clock
 from weir.runtime.task.chain import Counters
@@ -49,12 +50,15 @@ class SinkEnd:
         report: Callable[[CheckpointId], None],
         retries_max: int,
         backoff: Backoff,
+        kept: StatefulFunction | None = None,
     ) -> None:
+        """`kept`: the writer, where it has states of its own."""
         self.uid: Uid = context.uid
         self.name = context.name
         self.counters = Counters()
         self._context = context
         self._writer = writer
+        self._kept = kept
         self._background = background
         self._clock = clock
         self._chance = chance
@@ -80,6 +84,10 @@ class SinkEnd:
     def prepare(self, checkpoint: CheckpointId) -> Callable[[], Json]:
         """Close the epoch; the returned function makes it durable, in the background."""
         return self._writer.prepare(checkpoint)
+
+    def freeze(self) -> Frozen | None:
+        """What the writer keeps, behind `prepare`; None: nothing."""
+        return None if self._kept is None else Frozen(states=self._kept.freeze())
 
     def prepared(self, checkpoint: CheckpointId, committable: Json) -> None:
         """The epoch is durable: from now on every snapshot carries it until it is committed."""

@@ -223,7 +223,9 @@ class Snapshotter:
             ]
         if self._sink is not None:
             self._sink.prepared(snapshot.checkpoint, result.committable)
-            parts = (*parts, OperatorPart(self._sink.uid, self._sink.inline))
+            uid = self._sink.uid
+            states = {name: state for part in parts if part.uid == uid for name, state in part.states.items()}
+            parts = (*(part for part in parts if part.uid != uid), OperatorPart(uid, self._sink.inline, states))
         if result.refusal is None:
             duration_ms = round(self._clock.now_ms() - snapshot.started_ms)
             self._control.send(

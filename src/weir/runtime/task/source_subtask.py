@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from weir.ids import CheckpointId
 from weir.operators.base import Frozen, OperatorContext
+from weir.operators.functions.stateful import StatefulFunction
 from weir.operators.source import SourceReader
 from weir.runtime.task.chain import Counters
 from weir.runtime.task.intake import DirectIntake, Intake, ReadRows
@@ -39,8 +40,11 @@ class SourceSubtask(Subtask):
         reader: SourceReader,
         rows_max: int,
         intake: Intake | None = None,
+        kept: StatefulFunction | None = None,
     ) -> None:
+        """`kept`: the reader, where it has states of its own."""
         super().__init__(equipment)
+        self._kept = kept
         self.context = context
         self.reader = reader
         self._intake: Intake = intake or DirectIntake()
@@ -191,7 +195,8 @@ class SourceSubtask(Subtask):
             return
         self._intake.begun(checkpoint)
         position = self.reader.position()
-        frozen = Frozen(None if position is None else Position(position))
+        states = {} if self._kept is None else self._kept.freeze()
+        frozen = Frozen(None if position is None else Position(position), states)
         self._snapshot(trigger.barrier, {self.context.uid: frozen})
         if trigger.pause:
             self._paused_by = checkpoint

@@ -190,7 +190,11 @@ class Subtask(ABC):
         is_bare = barrier.is_stateless and barrier.savepoint is None
         if not is_bare:
             frozen.update({link.uid: link.operator.freeze() for link in self.chain.links})
-        prepare = self.sink.prepare(barrier.checkpoint) if self.sink is not None else None
+        prepare = None
+        if self.sink is not None:
+            prepare = self.sink.prepare(barrier.checkpoint)
+            if (kept := self.sink.freeze()) is not None:
+                frozen[self.sink.uid] = kept
         self._gate.mark(barrier)
         said = Said(in_flight=self.chain.is_waiting)
         started_ms = self._clock.now_ms()

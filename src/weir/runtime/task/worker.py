@@ -21,6 +21,7 @@ from weir.graph.plan import Plan, PlannedOperator
 from weir.ids import AttemptId, CheckpointId, Lineage, SubtaskId, TaskIndex, Uid
 from weir.operators.base import OperatorContext, OperatorSpec, Restored
 from weir.operators.calls import MakeCalls
+from weir.operators.functions.stateful import kept_by_end
 from weir.operators.sink import Sink
 from weir.operators.source import Source
 from weir.runtime.ports import Background, Chance, Clock, Control, Copies, Opener, Storage, Transport
@@ -297,13 +298,15 @@ class _Builder:
         context = self._context(operator)
         reader = source.reader()
         self._opened.append(reader.close)
-        reader.open(context, self._beginning.positions_of(context.uid, self._restored(context)))
+        found = self._restored(context)
+        kept = kept_by_end(reader.keeper, source.reader_class, context, found)
+        reader.open(context, self._beginning.positions_of(context.uid, found))
         intake: Intake = DirectIntake()
         if self._beginning.reserves:
             restored = self._beginning.checkpoint or NOT_READ
             intake = ReservingIntake(reader, partial(self._tell, context.uid), restored)
         rows_max = self._config.settings.batch_rows_max
-        return SourceSubtask(equipment, context=context, reader=reader, rows_max=rows_max, intake=intake)
+        return SourceSubtask(equipment, context=context, reader=reader, rows_max=rows_max, intake=intake, kept=kept)
 
     def _tell(self, uid: Uid, number: int, position: Json, read_behind: CheckpointId) -> None:
         whose = self._config.attempt, self._config.task, self._subtask, uid
@@ -333,18 +336,20 @@ class _Builder:
         if not isinstance(operator.spec, Sink):
             return None
         context = self._context(operator)
+        writer, found = operator.spec.writer(), self._restored(context)
         sink = SinkEnd(
             context,
-            operator.spec.writer(),
+            writer,
             background=self._ports.background,
             clock=self._ports.clock,
             chance=self._ports.chance,
             report=self._report_committed,
             retries_max=self._config.settings.commit_retries_max,
             backoff=Backoff.for_commits(self._config.settings),
+            kept=kept_by_end(writer, operator.spec.writer_class, context, found),
         )
         self._opened.append(sink.close)
-        sink.open(self._restored(context), self._beginning.checkpoint)
+        sink.open(found, self._beginning.checkpoint)
         return sink
 
     def _report_committed(self, checkpoint: CheckpointId) -> None:
