@@ -98,11 +98,14 @@ class SealedHead:
         self._rows: npt.NDArray[np.int32] = np.empty(store.slots, np.int32)
         """By session: which row of its segment it is, once there is one."""
         self._taken_slots: list[Ints] = [np.empty(0, np.int64)]
+        self.filters: dict[int, KeyFilter] = {}
+        """By bucket, made together with its segment."""
 
     def rows(self) -> Iterator[tuple[int, SortedRows]]:
         """For the thread that writes a snapshot, and for any."""
         for bucket_us, slots, rows in self._layout.rows_in(self._store):
             self._rows[slots] = np.arange(len(slots))
+            self.filters[bucket_us] = KeyFilter(rows.order)
             yield bucket_us, rows
 
     def taken(self, segment: Segment) -> Ints:
@@ -170,6 +173,7 @@ class SessionRuns:
             head = self._heads[adopted]
             for segment in head.lot.segments():
                 self._store.mark(segment, head.taken(segment))
+                self._filters[segment] = head.filters[segment.bucket_us]
             adopted += 1
         if adopted:
             # Exactly these: the next may be made just now, and what was taken out of it is not marked yet.
@@ -236,7 +240,13 @@ class SessionRuns:
 
     def restore(self, restored: RestoredState) -> bool:
         """Whether the files of a checkpoint could be taken as they are."""
-        return self._store.restore(restored)
+        if not self._store.restore(restored):
+            return False
+        for bucket_us in self._store:  # now, and not when the stream waits for the first session to end
+            for segment in self._store.at(bucket_us):
+                self._filter(segment)
+            self._budget.settle()
+        return True
 
     def settle(self) -> None:
         """Finish what is under way."""
