@@ -299,7 +299,7 @@ class FunctionOperator(KeyedRowOperator):
         results: list[Any] = []
         self.backend.begin(keys)
         for time_us in times:
-            while (early_us := queue.next_us) is not None and early_us < time_us:
+            while (early_us := queue.head_us) < time_us:
                 self._call_timers(early_us, queue.pop(early_us), results)
             self._call_timers(time_us, queue.pop(time_us), results)
         self.backend.end()

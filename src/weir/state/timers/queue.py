@@ -42,15 +42,16 @@ class TimerQueue:
     @property
     def next_us(self) -> int | None:
         """No timer is earlier; that of this time may turn out to be deleted, where it is an older one."""
-        while self._times and self._times[0] not in self._buckets:
-            heapq.heappop(self._times)
-        first_us = self._times[0] if self._times else None
-        if self._older is None or not self._older.is_there:
-            return first_us
-        older_us = self._older.next_us
-        if first_us is None:
-            return None if older_us == FAR_US else older_us
-        return min(first_us, older_us)
+        first_us = self.head_us if self._older is None else min(self.head_us, self._older.next_us)
+        return None if first_us == FAR_US else first_us
+
+    @property
+    def head_us(self) -> int:
+        """The earliest time in the head. What is set while others fire, and is due before those, is there."""
+        times, buckets = self._times, self._buckets
+        while times and times[0] not in buckets:
+            heapq.heappop(times)
+        return times[0] if times else FAR_US
 
     def add(self, time_us: int, key: Key) -> None:
         """Nothing changes when it is there already."""
@@ -95,7 +96,7 @@ class TimerQueue:
             until_us = self._fetch(until_us)
         times: list[int] = []
         found = 0
-        while found < timers_max and (time_us := self._head_us) <= until_us:
+        while found < timers_max and (time_us := self.head_us) <= until_us:
             bucket = self._buckets[time_us]
             if times and found + len(bucket) > timers_max:
                 break
@@ -121,7 +122,7 @@ class TimerQueue:
         kept: dict[int, Bucket] = {}
         count = 0
         if self._older is not None and self._older.is_there:
-            while (time_us := self._head_us) != FAR_US and self._older.is_behind(time_us):
+            while (time_us := self.head_us) != FAR_US and self._older.is_behind(time_us):
                 kept[heapq.heappop(self._times)] = bucket = self._buckets.pop(time_us)
                 count += len(bucket)
         head = SearchedHead(self._buckets, self._gone, self._times)
@@ -135,13 +136,6 @@ class TimerQueue:
 
     # --- Fetching ---
 
-    @property
-    def _head_us(self) -> int:
-        """The earliest time in the head."""
-        while self._times and self._times[0] not in self._buckets:
-            heapq.heappop(self._times)
-        return self._times[0] if self._times else FAR_US
-
     def _fetch(self, until_us: int) -> int:
         """Take what is due from what is older, as far as the head's own timers have to wait for it; until when the
         head has everything."""
@@ -149,7 +143,7 @@ class TimerQueue:
         if older is None:
             return until_us
         while (next_us := older.next_us) <= until_us:
-            head_us = self._head_us
+            head_us = self.head_us
             # Where a time has too many timers to be taken at once, those that were taken come first.
             if head_us < next_us or (head_us == next_us and older.is_behind(next_us)):
                 break
@@ -159,7 +153,7 @@ class TimerQueue:
                 found = older.take(until_us, alone=True) or {}
             for time_us, keys in found.items():
                 self._take_over(time_us, keys)
-        return min(until_us, max(next_us - 1, self._head_us))
+        return min(until_us, max(next_us - 1, self.head_us))
 
     def _take_over(self, time_us: int, keys: Sequence[Key]) -> None:
         if self._gone:

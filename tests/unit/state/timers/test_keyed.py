@@ -83,7 +83,7 @@ class Driven:
         while times := queue.due(until_us, self.rng.choice([1, 5, 1000])):
             assert times == sorted(times)
             for time_us in times:
-                while (early_us := queue.next_us) is not None and early_us < time_us:
+                while (early_us := queue.head_us) < time_us:
                     self._fired(domain, early_us, until_us)
                 self._fired(domain, time_us, until_us)
             self.timers.settle(self.rng.randrange(40))
@@ -196,3 +196,62 @@ def test_whatever_happens_each_timer_fires_once_in_the_order_of_times(seed: int,
     for domain in DOMAINS:
         driven.fire(domain, END_US)
     assert not any(driven.model.values())
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_jump_over_many_timers_brings_few_of_them_into_memory_at_once(
+    at_once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(older, "READ_ROWS", 500)
+    monkeypatch.setattr(older, "ONE_TIME_MAX", 1_000)
+    driven = Driven(random.Random(1), "rocksdb", tmp_path)
+    driven.choice = RocksDb("2MB")
+    driven.open()
+    count, batch = 40_000, 1_000
+    for start in range(0, count, batch):
+        for number in range(start, start + batch):
+            driven.timers.event.add(7 if at_once else number * 3, driven.key(number + 1))
+        driven.timers.settle(batch)
+    queue = driven.timers.event
+    assert queue.count < 2_000, "a head that outgrows its share is sealed"
+    driven.timers.freeze()
+    fired, held = 0, 0
+    while times := queue.due(END_US, 100):
+        held = max(held, queue.count)
+        fired += sum(len(queue.pop(time_us)) for time_us in times)
+        driven.timers.settle(100)
+    assert fired == count
+    assert held <= 3_000
+    assert queue.next_us is None
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_a_checkpoint_writes_what_was_set_and_deleted_since_the_last(backend: str, tmp_path: Path) -> None:
+    driven = Driven(random.Random(1), backend, tmp_path)
+    driven.choice = RocksDb("32MB") if backend == "rocksdb" else driven.choice
+    driven.open()
+    put: list[int] = []
+    for checkpoint in range(3):
+        for number in range(20_000 if not checkpoint else 20):
+            driven.timers.event.add(1_000 * checkpoint + number, driven.key(number + 1))
+        driven.timers.event.discard(5, driven.key(6))
+        driven.shelf.prefix = f"{checkpoint}/"
+        before = driven.shelf.put_bytes
+        frozen = driven.timers.freeze()
+        frozen.confirmed(frozen.write(driven.shelf))
+        put.append(driven.shelf.put_bytes - before)
+        driven.timers.settle(1)
+    assert put[1] < put[0] / 50
+    assert put[2] < put[0] / 50
+
+
+def test_a_deleted_timer_is_gone_with_its_note_when_they_are_merged(tmp_path: Path) -> None:
+    driven = Driven(random.Random(1), "heap", tmp_path)
+    for delete in (False, True):
+        for number in range(100):
+            change = driven.delete if delete else driven.set
+            change("event", number, number + 1)
+        driven.timers.freeze()
+        driven.timers._consolidate()
+    assert len(driven.timers._store) == 0
+    assert driven.timers.event.next_us is None
