@@ -7,7 +7,7 @@ files that the manifest names only when they are asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from weir.ids import CheckpointId, Uid
 from weir.operators.base import InlinePart, OperatorContext, Restored
@@ -40,6 +40,11 @@ class Beginning:
 
     def restored(self, context: OperatorContext, storage: Storage, copies: Copies) -> Restored | None:
         """What an operator of the checkpoint finds; None: nothing is known of it."""
+        found = self._found(context, storage, copies)
+        # Readers begin behind what their own states know of, too: those are lost like any other.
+        return replace(found, states={}) if found is not None and self.loses_state else found
+
+    def _found(self, context: OperatorContext, storage: Storage, copies: Copies) -> Restored | None:
         if self.manifest is None:
             return None
         if self.origin is not None:
