@@ -51,6 +51,7 @@ FIRST_SEED = {
     "partners_are_forgotten_on_restore": 198,
     "parts_without_lineage": 572,
     "pending_epochs_not_in_snapshot": 5,
+    "piece_in_a_segment_is_not_chained": 25,
     "region_claims_while_a_manifest_is_written": 156,
     "restart_removes_what_newer_attempts_wrote": 401,
     "restored_epochs_not_committed": 5,

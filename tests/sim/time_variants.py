@@ -6,8 +6,6 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager
 from typing import Any
 
-import numpy as np
-
 from tests.sim.patching import all_of, patched
 from weir.operators.base import Frozen, Restored
 from weir.operators.functions.async_map import STATE as IN_FLIGHT
@@ -20,14 +18,13 @@ from weir.operators.joins.panes import RunPanes
 from weir.operators.time.watermarks import AssigningWatermarks
 from weir.operators.windows.aggregate import WindowAggregateOperator
 from weir.operators.windows.sessions.aggregate import SessionAggregateOperator
-from weir.operators.windows.sessions.runs import SealedHead, SessionRuns
+from weir.operators.windows.sessions.runs import SessionRuns
 from weir.operators.windows.sessions.store import SessionStore
 from weir.snapshot.parts import Progress
 from weir.snapshot.watermark_groups import WatermarkGroups
 from weir.snapshot.watermarks import NEVER_US, WatermarkMerge
 from weir.state.columns.segments.segment import Segment
 from weir.state.columns.segments.store import SegmentStore
-from weir.state.keys.hashing import take_rows
 from weir.state.timers.keyed import KeyedTimers
 from weir.state.timers.older import NOWHERE, Older
 from weir.state.timers.queue import TimerQueue
@@ -167,20 +164,6 @@ def piece_in_a_segment_is_not_chained() -> AbstractContextManager[None]:
     return patched(SessionAggregateOperator, "_whole", lambda self, slots, ended_us: slots)
 
 
-def piece_comes_back_twice() -> AbstractContextManager[None]:
-    """A piece that was taken out of a segment is there still."""
-
-    def take(self: SessionRuns, segment: Any, rows: Any) -> Any:
-        return self._layout.pieces_of(take_rows(segment.batch, rows))
-
-    return patched(SessionRuns, "_take", take)
-
-
-def piece_of_a_sealed_head_comes_back_twice() -> AbstractContextManager[None]:
-    """What was taken out of a sealed head before its segments were there is in those, too."""
-    return patched(SealedHead, "taken", lambda self, segment: np.empty(0, np.int64))
-
-
 # --- Timers -----------------------------------------------------------------------------------------------
 
 
@@ -307,8 +290,6 @@ TIME_VARIANTS = (
     sessions_are_not_merged,
     sessions_are_forgotten_on_restore,
     piece_in_a_segment_is_not_chained,
-    piece_comes_back_twice,
-    piece_of_a_sealed_head_comes_back_twice,
     timers_are_lost_on_restore,
     timers_of_the_clock_are_lost_on_restore,
     fired_timers_are_in_the_snapshot,
