@@ -25,7 +25,7 @@ from weir.snapshot.coordinator import machine as coordinator_module
 from weir.snapshot.coordinator.loops import empty_loops
 from weir.snapshot.loop_log import LoopLog, RowsReturned
 from weir.snapshot.manifest import Manifest
-from weir.state.frozen import RestoredPart, read_arrow
+from weir.state.frozen import RestoredPart, reader
 
 ROUNDS = 6
 """Rows go round less often than this."""
@@ -65,7 +65,7 @@ def rows_inside(manifest: Manifest, prefix: str, files: CheckpointFiles) -> dict
     inside: dict[int, int] = {}
     for part in manifest.operators[Uid(f"{prefix}loop")].parts:
         for state in part.states.values():
-            for table in read_arrow(RestoredPart(state, range(0), files)):
+            for table in reader(state.format)(RestoredPart(state, range(0), files)):
                 inside.update(zip(table["id"].to_pylist(), table["value"].to_pylist(), strict=True))
     return inside
 

@@ -9,9 +9,8 @@ from typing import Any
 from tests.sim.patching import all_of, patched
 from weir.operators.base import Frozen, Restored
 from weir.operators.functions.async_map import STATE as IN_FLIGHT
-from weir.operators.functions.async_map import _batches, _MapAsync
+from weir.operators.functions.async_map import _MapAsync
 from weir.operators.functions.keyed import FunctionOperator
-from weir.operators.functions.rows_in_flight import FrozenRows
 from weir.operators.joins.base import LEFT
 from weir.operators.joins.interval import _IntervalHalf
 from weir.operators.joins.panes import RunPanes
@@ -28,6 +27,7 @@ from weir.state.columns.segments.store import SegmentStore
 from weir.state.timers.keyed import KeyedTimers
 from weir.state.timers.older import NOWHERE, Older
 from weir.state.timers.queue import TimerQueue
+from weir.state.waiting import FrozenWaiting, WaitingRows
 
 
 def watermark_is_the_greatest() -> AbstractContextManager[None]:
@@ -240,8 +240,11 @@ def results_that_wait_are_lost() -> AbstractContextManager[None]:
     """Rows whose calls have come back, and that wait for their turn, are not in the snapshot."""
 
     def freeze(self: _MapAsync) -> Frozen:
-        flights = [flight for stretch in self._stretches for flight in stretch.flights if not flight.is_done]
-        return Frozen(states={IN_FLIGHT: FrozenRows(self._schema, list(_batches(flights)))})
+        left = {number: np.zeros(held.batch().num_rows, np.bool_) for number, held in self._batches.items()}
+        for flight in (flight for stretch in self._stretches for flight in stretch.flights if not flight.is_done):
+            left[flight.batch.number][flight.index] = True
+        waiting = [WaitingRows(held, left[number]) for number, held in self._batches.items()]
+        return Frozen(states={IN_FLIGHT: FrozenWaiting(self._schema, waiting, self._files)})
 
     return patched(_MapAsync, "freeze", freeze)
 

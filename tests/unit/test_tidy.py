@@ -30,7 +30,7 @@ SUBLADDERS: dict[str, tuple[str, ...]] = {
         "declared",
         "backend",
         "operator_state heap columns",
-        "timers rocks",
+        "timers waiting rocks",
         "backends",
     ),
     "operators": (

@@ -7,16 +7,12 @@ what a checkpoint held of it from here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 import pyarrow as pa
 
 from weir.operators.base import Emit, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.user_code import operator_label
-from weir.snapshot.parts import StatePart
-from weir.state.frozen import FrozenState, StateWriter, write_tables
-from weir.state.operator_state import REDISTRIBUTE, SPLIT
 
 LOG = "log"
 """Rows on their way round."""
@@ -63,23 +59,3 @@ class LoopHeadOperator(Operator):
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         out(batch)
-
-
-class FrozenLog(FrozenState):
-    """A closed log. At another parallelism its rows are dealt out."""
-
-    def __init__(self, rows: pa.Schema, batches: Sequence[Callable[[], pa.RecordBatch]]) -> None:
-        """`batches`: each reads one, in a background thread."""
-        self._rows = rows
-        self._batches = batches
-
-    def tables(self) -> Iterator[pa.Table]:
-        yield self._rows.empty_table()
-        for read in self._batches:
-            yield pa.Table.from_batches([read()], self._rows)
-
-    def write(self, out: StateWriter) -> StatePart:
-        return replace(write_tables(self.tables(), out), detail={REDISTRIBUTE: SPLIT})
-
-    def export(self, out: StateWriter) -> StatePart:
-        return self.write(out)

@@ -243,6 +243,7 @@ READERS: Mapping[str, tuple[str, str]] = {
     "changes": ("weir.state.changes", "read_changes"),
     "segments": ("weir.state.columns.segments.snapshot", "read_segments"),
     "timers": ("weir.state.timers.snapshot", "read_timers"),
+    "waiting": ("weir.state.waiting", "read_waiting"),
     "rocksdb": ("weir.state.rocks.converting", "read_rocksdb"),
 }
 """Format to the module and function that reads it; imported when it is needed."""

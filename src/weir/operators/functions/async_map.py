@@ -7,11 +7,11 @@ out yet are the state: after a restore they are called again. Knows no thread: o
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
-from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from weir.operators.functions.call_turns import NO_KEY, CallTurns
 from weir.operators.functions.declared import states_of
 from weir.operators.functions.opening import FunctionContext
 from weir.operators.functions.row_codec import RowReader, RowWriter, emit
-from weir.operators.functions.rows_in_flight import FrozenRows, FrozenRowsByKey, rows_schema
+from weir.operators.functions.rows_in_flight import FrozenRowsByKey, HeldBatch, rows_schema
 from weir.operators.functions.stateful import StatefulFunction
 from weir.operators.user_code import operator_label, user_code_error
 from weir.schema import parse_schema
@@ -40,6 +40,7 @@ from weir.state.frozen import FrozenState, RestoredState
 from weir.state.keys.codec import KeyCodec
 from weir.state.values.conversion import shown
 from weir.state.values.evolution import SAME
+from weir.state.waiting import FrozenWaiting
 
 STATE = "in_flight"
 """Rows whose results are not out yet."""
@@ -136,7 +137,7 @@ class _Flight:
     """One row on its way. Its Arrow form is row `index` of `batch`."""
 
     row: Any
-    batch: pa.RecordBatch
+    batch: HeldBatch
     index: int
     key: Key = NO_KEY
     held: CallState | None = None
@@ -160,6 +161,10 @@ class _MapAsync(WaitingOperator):
         self._schema = schema
         self._reader = RowReader(schema)
         self._stretches = deque([_Stretch()])
+        self._batches: dict[int, HeldBatch] = {}
+        """Those with rows in flight, by number; the oldest first."""
+        self._taken = 0
+        self._files = itertools.count()
         self._turns = CallTurns[_Flight]()
         self._stateful = StatefulFunction(spec.function, spec.declared)
         self._backend: Backend | None = None
@@ -252,8 +257,8 @@ class _MapAsync(WaitingOperator):
             raise ProtocolViolation(f"{operator_label(self._context)}: the input has ended before the calls have")
 
     def freeze(self) -> Frozen:
-        flights = [flight for stretch in self._stretches for flight in stretch.flights]
-        rows: FrozenState = FrozenRows(self._schema, list(_batches(flights)))
+        waiting = [batch.freeze() for batch in self._batches.values()]
+        rows: FrozenState = FrozenWaiting(self._schema, waiting, self._files)
         if self._backend is None:
             return Frozen(states={STATE: rows, **self._stateful.freeze()})
         rows = FrozenRowsByKey(rows, self._spec.keys, self._context.max_parallelism)
@@ -271,11 +276,16 @@ class _MapAsync(WaitingOperator):
     # --- Rows ---
 
     def _take(self, batch: pa.RecordBatch) -> None:
-        keys: Iterable[Key] = repeat(NO_KEY)
+        if not batch.num_rows:
+            return
+        held = HeldBatch(self._taken, batch)
+        self._batches[held.number] = held
+        self._taken += 1
+        keys: Iterable[Key] = itertools.repeat(NO_KEY)
         if self._backend is not None:
             keys = self._backend.keys([batch.column(name) for name in self._spec.keys])
         rows = enumerate(self._reader.read(batch, self._context))
-        flights = [_Flight(row, batch, index, key) for (index, row), key in zip(rows, keys)]
+        flights = [_Flight(row, held, index, key) for (index, row), key in zip(rows, keys)]
         self._stretches[-1].flights.extend(flights)
         for flight in flights:
             self._turns.add(flight, flight.key)
@@ -344,6 +354,10 @@ class _MapAsync(WaitingOperator):
     def _leave(self, leaving: Sequence[_Flight]) -> None:
         """What their calls have made of the state is kept now: a row that is out is in no snapshot any more."""
         self._count -= len(leaving)
+        for flight in leaving:
+            flight.batch.leave(flight.index)
+            if not flight.batch.count:
+                del self._batches[flight.batch.number]
         backend = self._backend
         if backend is not None and leaving:
             backend.begin([flight.key for flight in leaving])
@@ -368,5 +382,9 @@ def _batches(flights: Sequence[_Flight]) -> Iterator[pa.RecordBatch]:
     start = 0
     for stop in range(1, len(flights) + 1):
         if stop == len(flights) or flights[stop].batch is not flights[start].batch:
-            yield flights[start].batch.take(pa.array([flight.index for flight in flights[start:stop]], pa.int64()))
+            yield (
+                flights[start]
+                .batch.batch()
+                .take(pa.array([flight.index for flight in flights[start:stop]], pa.int64()))
+            )
             start = stop

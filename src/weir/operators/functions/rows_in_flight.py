@@ -1,44 +1,55 @@
 """Rows that wait for their calls, as a snapshot has them.
 
-Comes in: the rows, and their keys where there is state by key. Goes out: their table, dealt
-out at another parallelism, or by key group with the state of their keys.
+Comes in: batches, and which of their rows have left. Goes out: what is left of each, by
+reference; and where there is state by key, a table by key group that goes with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from weir.snapshot.parts import StatePart
-from weir.state.frozen import KEY_GROUP_COLUMN, FrozenState, StateWriter, write_tables
+from weir.state.frozen import KEY_GROUP_COLUMN, FrozenState
 from weir.state.keys.hashing import hash_keys, key_groups
-from weir.state.operator_state import REDISTRIBUTE, SPLIT
+from weir.state.waiting import Mask, Stored, WaitingRows
 
 _GROUP = pa.field(KEY_GROUP_COLUMN, pa.int32(), nullable=False)
 
 
-class FrozenRows(FrozenState):
-    """Rows in flight. At another parallelism they are dealt out."""
+class HeldBatch:
+    """A batch some rows of which are on their way."""
 
-    def __init__(self, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> None:
-        self._table = pa.Table.from_batches(batches, schema)
+    def __init__(self, number: int, batch: pa.RecordBatch) -> None:
+        self.number = number
+        self.count = batch.num_rows
+        self.stored: Stored | None = None
+        self._batch = batch
+        self._left: Mask | None = None
+        self._is_frozen = False
 
-    def tables(self) -> Iterator[pa.Table]:
-        yield self._table
+    def batch(self) -> pa.RecordBatch:
+        return self._batch
 
-    def write(self, out: StateWriter) -> StatePart:
-        part = write_tables(self.tables(), out)
-        return replace(part, detail={**(part.detail or {}), REDISTRIBUTE: SPLIT})
+    def leave(self, index: int) -> None:
+        """A row is on its way no more."""
+        if self._left is None:
+            self._left = np.ones(self._batch.num_rows, np.bool_)
+        elif self._is_frozen:
+            self._left = self._left.copy()
+        self._is_frozen = False
+        self._left[index] = False
+        self.count -= 1
 
-    def export(self, out: StateWriter) -> StatePart:
-        return self.write(out)
+    def freeze(self) -> WaitingRows:
+        """Which rows are on their way now."""
+        self._is_frozen = True
+        return WaitingRows(self, self._left)
 
 
 class FrozenRowsByKey(FrozenState):
-    """The same by key group. At another parallelism they go with the state of their keys."""
+    """Rows in flight by key group. At another parallelism they go with the state of their keys."""
 
     def __init__(self, rows: FrozenState, keys: Sequence[str], max_parallelism: int) -> None:
         self._rows = rows

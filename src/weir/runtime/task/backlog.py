@@ -15,23 +15,23 @@ from typing import IO, Protocol
 
 import pyarrow as pa
 
+from weir.state.waiting import Stored, StoredBatch
+
 SEGMENT_BYTES_MAX = 64 << 20
 """A local file takes about so much; it is gone when nobody refers to anything in it any more."""
 
 
-class WaitingBatch(Protocol):
+class WaitingBatch(StoredBatch, Protocol):
     """One batch that waits, or that a log refers to."""
 
     size_bytes: int
-
-    def batch(self) -> pa.RecordBatch:
-        """The rows. For any thread."""
 
 
 class _Held:
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
         self.size_bytes = int(batch.nbytes)
+        self.stored: Stored | None = None
 
     def batch(self) -> pa.RecordBatch:
         return self._batch
@@ -73,6 +73,7 @@ class _Spilled:
         self._start = segment.write(data)
         self._length_bytes = data.size
         self.size_bytes = size_bytes
+        self.stored: Stored | None = None
 
     def batch(self) -> pa.RecordBatch:
         with pa.ipc.open_stream(self._segment.read(self._start, self._length_bytes)) as stream:

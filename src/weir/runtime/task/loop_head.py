@@ -7,6 +7,7 @@ its way round. Ends when the driver says that the loop is empty, never by itself
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 from weir.errors import DataError, JobError, ProtocolViolation
 from weir.ids import CheckpointId, Uid
 from weir.operators.base import Frozen
-from weir.operators.loop import LOG, FrozenLog, LoopHeadOperator
+from weir.operators.loop import LOG, LoopHeadOperator
 from weir.runtime.ports import Element, InChannel
 from weir.runtime.task.arrivals import Arrivals
 from weir.runtime.task.backlog import Backlog, WaitingBatch
@@ -40,6 +41,7 @@ from weir.snapshot.loop_log import (
     SnapshotBegun,
 )
 from weir.snapshot.watermarks import END_US
+from weir.state.waiting import FrozenWaiting, WaitingRows
 
 
 @dataclass
@@ -66,6 +68,7 @@ class LoopHeadSubtask(InnerSubtask):
         self._back = list(back)
         self._returned = Arrivals(self._back)
         self._backlog = backlog
+        self._files = itertools.count()
         self._log = LoopLog(len(self._back))
         self._logs: dict[CheckpointId, _Log] = {}
         self._awaited: CheckpointId | None = None
@@ -196,9 +199,9 @@ class LoopHeadSubtask(InnerSubtask):
 
     def _close(self, checkpoint: CheckpointId, log: _Log) -> None:
         """The log is complete: write it. An empty one is no state, so that a loop may be taken out of a job."""
-        batches = [waiting.batch for waiting in log.waiting]
-        states = {LOG: FrozenLog(self._head.rows, batches)} if batches else {}
-        said = Said(in_flight=bool(batches), inputs_ended=log.inputs_ended, time_ended=log.time_ended)
+        waiting = [WaitingRows(batch) for batch in log.waiting]
+        states = {LOG: FrozenWaiting(self._head.rows, waiting, self._files)} if waiting else {}
+        said = Said(in_flight=bool(waiting), inputs_ended=log.inputs_ended, time_ended=log.time_ended)
         frozen, barrier = {self._uid: Frozen(states=states)}, log.barrier
         about = barrier.savepoint, barrier.is_stateless, said
         self._snapshotter.begin(Snapshot(checkpoint, frozen, None, log.started_ms, *about))
