@@ -6,6 +6,8 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
+
 from tests.sim.patching import all_of, patched
 from weir.operators.base import Frozen, Restored
 from weir.operators.functions.async_map import STATE as IN_FLIGHT
