@@ -54,6 +54,7 @@ FIRST_SEED = {
     "piece_in_a_segment_is_not_chained": 25,
     "region_claims_while_a_manifest_is_written": 156,
     "restart_removes_what_newer_attempts_wrote": 401,
+    "restore_forgets_what_is_not_converted": 798,
     "restored_epochs_not_committed": 5,
     "results_that_wait_are_lost": 539,
     "retirements_overlap_and_look_once": 10,

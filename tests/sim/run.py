@@ -24,9 +24,11 @@ from tests.sim.disks import without_races
 from tests.sim.patching import all_of, patched
 from tests.sim.progress import Progress
 from tests.sim.variants import VARIANTS
+from tests.sim.workload import Types
 from tests.sim.world import World
 from weir.operators.windows import kept_panes, panes
 from weir.state.columns.segments import grouping, merging, store
+from weir.state.rocks import backend as rocks
 
 RUNS_MAX = 3
 """Of one job: the first, and those that go on from savepoints."""
@@ -48,7 +50,7 @@ def simulate(seed: int, trace: Callable[[str], None] | None = None) -> World:
 def runs(seed: int, trace: Callable[[str], None] | None = None) -> Iterator[World]:
     """The run of a job, then perhaps one from a savepoint of it, and so on. Each is handed out before it begins, and
     is checked when the next is asked for."""
-    with without_races(), small_pieces(random.Random(f"pieces of {seed}")):
+    with without_races(), patched(Types, "are_wide", False), small_pieces(random.Random(f"pieces of {seed}")):
         world: World | None = World(seed, trace)
         while world is not None:
             yield world
@@ -76,6 +78,8 @@ def small_pieces(rng: random.Random) -> AbstractContextManager[None]:
         patched(panes, "OWN_ROWS_MIN", rng.choice([2, 4_096])),
         patched(kept_panes, "HEAD_SLOTS_MAX", rng.choice([3, 10, 262_144])),
         patched(kept_panes, "SHARED_ROWS_MAX", rng.choice([2, 262_144])),
+        patched(rocks, "CONVERTED_ENTRIES_LEAST", rng.choice([1, 3])),
+        patched(rocks, "CONVERTED_ENTRIES_PER_KEY", 0),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace as with_files
 from typing import Any
 
 from tests.sim.patching import patched
@@ -14,6 +15,8 @@ from weir.state.columns.segments.segment import Run, Segment
 from weir.state.columns.segments.store import SegmentStore
 from weir.state.columns.slots import FrozenSlots, SlotChanges
 from weir.state.frozen import RestoredParts
+from weir.state.rocks.converting import FrozenConverting
+from weir.state.rocks.snapshot import OLD_PREFIX
 
 
 def shared_files_go_with_their_checkpoint() -> AbstractContextManager[None]:
@@ -76,7 +79,19 @@ def old_segment_is_named_after_compaction() -> AbstractContextManager[None]:
     return patched(SegmentStore, "_replace", replace)
 
 
+def restore_forgets_what_is_not_converted() -> AbstractContextManager[None]:
+    """Of a restored state whose type has changed, a checkpoint holds only what was converted by then."""
+    original = FrozenConverting.write
+
+    def write(self: FrozenConverting, out: Any) -> Any:
+        part = original(self, out)
+        return with_files(part, files={n: file for n, file in part.files.items() if not n.startswith(OLD_PREFIX)})
+
+    return patched(FrozenConverting, "write", write)
+
+
 STATE_VARIANTS = (
+    restore_forgets_what_is_not_converted,
     shared_files_go_with_their_checkpoint,
     built_on_before_it_is_complete,
     bases_are_not_kept,

@@ -305,11 +305,23 @@ STEPS: list[tuple[float, Callable[[random.Random], Step]]] = [
 # --- Ends -----------------------------------------------------------------------------------------------
 
 
+class Types:
+    """Of state, in the run that goes on now."""
+
+    are_wide = False
+    """Whether somebody has widened them: from then on all have them so."""
+
+
 class Total(weir.ProcessFunction):
-    """A running count and sum per key, row by row."""
+    """A running count and sum per key, row by row. After the first attempt the sum is of a wider type."""
 
     count = weir.ValueState("long", default=0)
-    total = weir.ValueState("long", default=0)
+    total: Any
+
+    def open(self, context: Any) -> None:
+        if context.attempt > 1:
+            Types.are_wide = True
+        self.total = context.state("total", weir.ValueState("long" if Types.are_wide else "int", default=0))
 
     def process(self, row: Any, context: Any) -> Any:
         self.count.set(self.count.get() + 1)
