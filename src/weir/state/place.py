@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from weir.config import Heap, StateBackend
 
@@ -30,3 +30,7 @@ class StatePlace:
     """How many keyed operators share the task's memory budget."""
     now_ms: Callable[[], int] = wall_clock_ms
     """Processing time, for states that expire."""
+
+    def shared_by(self, parts: int) -> StatePlace:
+        """The same for each of several parts of an operator, which share its memory."""
+        return replace(self, tables_per_task=parts * self.tables_per_task)

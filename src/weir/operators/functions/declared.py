@@ -55,6 +55,11 @@ class FunctionStates:
         """Whether each subtask needs a copy of the function."""
         return self.is_held or self.opens or self.closes or self.hooks is not None
 
+    @property
+    def may_be_keyed(self) -> bool:
+        """Whether it has states by key, or may declare some in `open`."""
+        return self.opens or bool(keyed_states(self.declared))
+
     def verdict(self, state: str, stored: pa.Schema, keys: pa.Schema | None = None) -> str:
         """As OperatorSpec.verdict; `keys`: the key columns of a state table."""
         if self.hooks is not None and state == HOOK_STATE:

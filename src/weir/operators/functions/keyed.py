@@ -102,8 +102,7 @@ class FunctionOperator(KeyedRowOperator):
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         if self._plan.has_timers:
             # They share its memory with the values in equal parts.
-            place = replace(context.place, tables_per_task=2 * context.place.tables_per_task)
-            context = replace(context, place=place)
+            context = replace(context, place=context.place.shared_by(2))
         super().open(context, restored)
         self._writer = RowWriter(self._plan.output, operator_label(context))
         self._side_writers = {

@@ -15,7 +15,7 @@ import pyarrow as pa
 from weir.errors import PlanError
 from weir.operators.base import OperatorContext
 from weir.operators.functions.at_key import key_schema_of
-from weir.operators.functions.declared import FunctionStates, keyed_states
+from weir.operators.functions.declared import FunctionStates
 from weir.operators.functions.opening import FunctionContext
 from weir.operators.functions.stateful import StatefulFunction, States
 from weir.state.backend import Backend, declare
@@ -83,7 +83,7 @@ class StatefulCall(WindowCall):
         self._window = WindowCursor()
         self._window_states: list[Any] = []
         self._backend: Backend | None = None
-        if states.opens or keyed_states(states.declared):
+        if states.may_be_keyed:
             self._backend = make_backend(
                 key_schema_of(keys, schema),
                 max_parallelism=context.max_parallelism,

@@ -8,7 +8,7 @@ state is the rows that a later window needs, of which the last tells how many th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -81,6 +81,9 @@ class CountedRowsOperator(Operator):
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
+        if self._spec.function.states.may_be_keyed:
+            # They share its memory with the rows.
+            context = replace(context, place=context.place.shared_by(2))
         held = {} if restored is None else {n: s for n, s in restored.states.items() if n not in (ROWS, COUNTS)}
         self._call = self._spec.function.make(context, held, NO_WINDOW_STATES)
         self._buffer = RowBuffer(self._spec.buffer, ROWS, context)

@@ -8,7 +8,7 @@ windows there are follows from them, so that sessions need no merging.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -127,6 +127,9 @@ class WindowRowsOperator(Operator):
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
+        if self._spec.function.states.may_be_keyed:
+            # They share its memory with the rows.
+            context = replace(context, place=context.place.shared_by(2))
         held = {} if restored is None else {n: state for n, state in restored.states.items() if n != STATE}
         self._call = self._spec.function.make(context, held, self._spec.window_states_refusal)
         self._buffer = RowBuffer(self._spec.buffer, STATE, context)

@@ -18,7 +18,7 @@ from tests.seeds import seeds
 from tests.states import as_restored, table_of
 from tests.unit.operators import running
 from tests.unit.operators.windows import test_aggregate as of_windows
-from tests.unit.operators.windows import test_session as of_sessions
+from tests.unit.operators.windows.sessions import test_aggregate as of_sessions
 from weir import connectors as io
 from weir.errors import PlanError, UserCodeError
 from weir.operators.base import Restored, RestoredInline
