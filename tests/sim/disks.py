@@ -30,7 +30,9 @@ class Disks:
         if self._root is None:
             self._root = tempfile.TemporaryDirectory(prefix="weir-sim-")
         self._tasks += 1
-        return os.path.join(self._root.name, str(self._tasks))
+        directory = os.path.join(self._root.name, str(self._tasks))
+        os.mkdir(directory)
+        return directory
 
     def close(self) -> None:
         if self._root is not None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 import tempfile
+import weakref
 from collections import deque
 from typing import IO, Protocol
 
 import pyarrow as pa
 
+from weir.state.local_disk import refusal
 from weir.state.waiting import Stored, StoredBatch
 
 SEGMENT_BYTES_MAX = 64 << 20
@@ -41,17 +43,22 @@ class _Segment:
     """A local file without a name: whatever becomes of the process, it does not stay."""
 
     def __init__(self, directory: str | None) -> None:
-        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="weir-loop-", dir=directory, buffering=0)  # noqa: SIM115
+        self._directory = directory or tempfile.gettempdir()
+        try:
+            self._file: IO[bytes] = tempfile.TemporaryFile(prefix="weir-loop-", dir=directory, buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise refusal(error, self._directory) from error
+        weakref.finalize(self, self._file.close)
         self.length_bytes = 0
-
-    def __del__(self) -> None:
-        self._file.close()
 
     def write(self, data: pa.Buffer) -> int:
         """Where it was written to."""
         start, view = self.length_bytes, memoryview(data)
         while len(view):
-            written = os.pwrite(self._file.fileno(), view, self.length_bytes)
+            try:
+                written = os.pwrite(self._file.fileno(), view, self.length_bytes)
+            except OSError as error:
+                raise refusal(error, self._directory, len(view)) from error
             self.length_bytes += written
             view = view[written:]
         return start
