@@ -26,5 +26,5 @@ def test_a_full_disk_is_told_with_the_directory(tmp_path: Path, monkeypatch: pyt
 
 def test_a_directory_that_is_gone_is_named(tmp_path: Path) -> None:
     backlog = Backlog(0, 1 << 20, str(tmp_path / "gone"))
-    with pytest.raises(LocalDiskFailed, match="gone: .*No such file"):
+    with pytest.raises(LocalDiskFailed, match=r"gone: .*No such file"):
         backlog.put(BATCH)
