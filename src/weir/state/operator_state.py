@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from weir.errors import CheckpointError
 from weir.snapshot.parts import Json, StatePart
-from weir.state.changes import FILES_MAX, ChangesFormat
+from weir.state.changes import CHANGES, FILES_MAX, ChangesFormat
 from weir.state.declared.cells import NOTHING, Cells, CellsView, Layers
 from weir.state.declared.changed import CHANGED_RATIO
 from weir.state.declared.container_handles import CellList, CellMap, GuardedMap
@@ -25,7 +25,6 @@ from weir.state.declared.forms import key_form
 from weir.state.declared.kinds import BroadcastState, OperatorListState, OperatorState
 from weir.state.declared.tables import TableLayout, shape_of
 from weir.state.frozen import (
-    ARROW,
     GONE_COLUMN,
     FrozenState,
     RestoredPart,
@@ -285,7 +284,7 @@ class RestoredOperatorState:
 def _rows_of(part: RestoredPart) -> Iterator[pa.Table]:
     """The tables of one part, the elements of a list in their order."""
     tables = reader(part.part.format)(part)
-    if part.part.format == ARROW:
+    if part.part.format != CHANGES:
         yield from tables
         return
     table = pa.concat_tables(tables)

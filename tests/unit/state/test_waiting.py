@@ -92,3 +92,11 @@ def test_what_was_written_for_a_checkpoint_that_never_was_is_written_again() -> 
     files.prefix = "2-"
     part = frozen(batches, names).write(files)
     assert all(file.path.startswith(("shared/2-", "own/2-")) for file in part.files.values())
+
+
+def test_rows_stay_in_their_order_also_where_a_column_is_called_like_that_of_a_list() -> None:
+    files, schema = Shelf(), pa.schema([("index", pa.int64())])
+    batch = Held(pa.record_batch([pa.array([3, 1, 2])], schema), np.ones(3, np.bool_))
+    part = FrozenWaiting(schema, [WaitingRows(batch)], itertools.count()).write(files)
+    restored = RestoredOperatorState([RestoredPart(part, range(0), files)], "split", 0, 1)
+    assert pa.concat_tables(restored.tables()).column("index").to_pylist() == [3, 1, 2]

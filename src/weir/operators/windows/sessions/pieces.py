@@ -85,7 +85,9 @@ class PieceLayout:
 
     def __init__(self, layout: AggregateLayout, context: OperatorContext, *, gap_us: int, kept_us: int) -> None:
         """`kept_us`: how long a session stays behind its last row."""
-        table = stored_schema(layout)
+        self.bucket_us = max(kept_us // BUCKETS, BUCKET_US_MIN)
+        # Segments that lie otherwise, since the gap or the lateness was another, are not taken over as they are.
+        table = stored_schema(layout).with_metadata({"weir.sorting": repr((gap_us, self.bucket_us))})
         self.segments = SegmentLayout(
             pa.schema(list(table)[1:]),
             table,
@@ -94,7 +96,6 @@ class PieceLayout:
             rules=_rules(layout, context),
             chain=ChainRule(FIRST, LAST, gap_us),
         )
-        self.bucket_us = max(kept_us // BUCKETS, BUCKET_US_MIN)
         self._layout = layout
         self._context = context
         self._gap_us = gap_us

@@ -43,8 +43,10 @@ Row = tuple[str | None, int, int]
 Result = tuple[Any, ...]
 
 
-def spec_of(*, lateness_us: int = 0, late: str | None = "late", aggregates: Any = SUMS) -> SessionAggregate:
-    definition = WindowDefinition(SessionWindows(GAP_US), ["key"], aggregates, SCHEMA, "ts")
+def spec_of(
+    *, lateness_us: int = 0, late: str | None = "late", aggregates: Any = SUMS, gap_us: int = GAP_US
+) -> SessionAggregate:
+    definition = WindowDefinition(SessionWindows(gap_us), ["key"], aggregates, SCHEMA, "ts")
     return SessionAggregate(definition, lateness_us, late)
 
 
@@ -364,3 +366,24 @@ def test_a_large_head_is_freed_by_the_thread_that_writes_the_next_snapshot(monke
     frozen.states[STATE].discard(lambda: None)
     assert index() is None
     assert len(subtasks.watermark(END_US)) == len(KEYS)
+
+
+@pytest.mark.parametrize("place", ["heap", "disk"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((3_600, 0), (60, 0)), ((60, 0), (3_600, 0)), ((60, 3_600), (60, 0)), ((60, 0), (60, 3_600))],
+)
+def test_with_another_gap_or_lateness_sessions_go_on(
+    before: tuple[int, int], after: tuple[int, int], place: str, tmp_path: Path
+) -> None:
+    """Buckets are of another length then: what lies in those of before must neither be passed over nor waited for."""
+    old, new = (spec_of(gap_us=gap * 1_000_000, lateness_us=late * 1_000_000) for gap, late in (before, after))
+    directory = tmp_path if place == "disk" else None
+    first = Subtasks(old, 1, directory=directory)
+    first.process([(str(number), 1, number * 10_000_000) for number in range(100)])
+    second = Subtasks(new, 1, directory=directory, before=first)
+    found = [*second.watermark(500_000_000), *second.watermark(END_US)]
+    gap_us = after[0] * 1_000_000
+    expected = {(str(n), n * 10_000_000, n * 10_000_000 + gap_us, 1, 1, 1) for n in range(100)}
+    assert len(found) == 100
+    assert set(found) == expected
