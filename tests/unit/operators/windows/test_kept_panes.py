@@ -280,6 +280,22 @@ def test_a_pane_that_is_gone_does_not_come_back_with_the_segment_that_it_shared(
     assert [row["window_start"].microsecond for row in again.rows()] == [10]
 
 
+def test_a_pane_that_goes_takes_none_with_it_that_a_snapshot_is_still_writing() -> None:
+    """They share a bucket: of the earlier one it has a segment, of the later one it will have one."""
+    one = One(AlignedWindows(10, 10), lateness_us=5)
+    one.add([1], [5])
+    one.checkpoint()
+    one.operator.watermark(10, one.out.append)
+    one.add([1], [15])
+    frozen = one.operator.freeze().states[STATE]
+    one.operator.watermark(15, one.out.append)
+    after = one.operator.freeze().states[STATE]
+    one.operator.watermark(END_US, one.out.append)
+    assert [(row["window_start"].microsecond, row["n"]) for row in one.rows()] == [(0, 1), (10, 1)]
+    assert states.table_of(frozen).column("__pane").to_pylist() == [0, 10]
+    assert states.table_of(after).column("__pane").to_pylist() == [10]
+
+
 def test_behind_a_drain_a_pane_that_was_gone_may_come_again() -> None:
     one = One(AlignedWindows(10, 10))
     one.add([1, 1, 1], [5, 15, 25])

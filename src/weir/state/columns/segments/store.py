@@ -181,6 +181,9 @@ class SegmentStore:
         """Forget a bucket."""
         for lot in self._lots:
             lot.drop(bucket_us)
+        self._drop_adopted(bucket_us)
+
+    def _drop_adopted(self, bucket_us: int) -> None:
         self._buckets.pop(bucket_us, None)
         merge = self._merges.pop(bucket_us, None)
         if merge is not None:
@@ -192,16 +195,13 @@ class SegmentStore:
             lot.drop_before(time_us)
         for bucket_us, runs in list(self._buckets.items()):
             if all(segment.last_us < time_us for run in runs for segment in run.segments):
-                self.drop(bucket_us)
+                self._drop_adopted(bucket_us)  # a lot may have later rows of the same bucket
 
     def prune(self, bucket_us: int, before_us: int) -> None:
         """Forget the segments of a bucket whose rows are all from before this time. A lot may bring some again."""
         held = self._buckets.get(bucket_us, [])
         if all(run.last_us < before_us for run in held):
-            self._buckets.pop(bucket_us, None)
-            merge = self._merges.pop(bucket_us, None)
-            if merge is not None:
-                merge.give_up()
+            self._drop_adopted(bucket_us)
             return
         for run in held:
             if not run.is_merging:
