@@ -93,7 +93,7 @@ class ChangedRows:
         if len(self._unconfirmed) > UNCONFIRMED_MAX:
             # The older one loses its number: if it is confirmed all the same, too much is written, never too little.
             (_, first), (number, second), *rest = self._unconfirmed
-            self._unconfirmed = [(number, None if first is None or second is None else first + second), *rest]
+            self._unconfirmed = [(number, self._together(first, second, rows)), *rest]
         self._start()
         return self._number, self._since_base(rows)
 
@@ -119,8 +119,17 @@ class ChangedRows:
             return
         if len(self._lots[-1]) >= LIST_ROWS:
             self._add_list()
-        if sum(map(len, self._lots)) > max(LISTED_ROWS_LEAST, CHANGED_RATIO * rows):
+        if sum(map(len, self._lots)) > _listed_max(rows):
             self._note_once(rows)
+
+    def _together(self, first: list[Lot] | None, second: list[Lot] | None, rows: int) -> list[Lot] | None:
+        """What changed before two freezes; None when that is too much to be kept for as long as no checkpoint
+        completes."""
+        lots = [*(first or ()), *(second or ())]
+        if first is not None and second is not None and sum(map(len, lots)) <= _listed_max(rows):
+            return lots
+        self._retired.extend(lots)
+        return None
 
     def _start(self) -> None:
         self._lots = []
@@ -160,3 +169,8 @@ class ChangedRows:
                 return None
             found += [lot for lot in lots if lot]
         return Since(self._base, found, rows)
+
+
+def _listed_max(rows: int) -> float:
+    """So many rows are listed, of a state that has about so many."""
+    return max(LISTED_ROWS_LEAST, CHANGED_RATIO * rows)
