@@ -117,6 +117,11 @@ class CellsView:
         """How many layers, from the oldest, this view still needs."""
         return len(self._layers)
 
+    @property
+    def is_copied(self) -> bool:
+        """Whether `copy` was called, so that nothing else may be left."""
+        return self._copy is not None
+
     def pieces(self) -> Iterator[Piece]:
         """Every key once, with its value."""
         layers = self._layers

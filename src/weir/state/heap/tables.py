@@ -117,7 +117,8 @@ class FrozenHeap(FrozenState):
 
     def write(self, out: StateWriter) -> StatePart:
         since, form = self._view.since, self._tables.format
-        rows = None if since is None else since.rows(out.breathe)
+        # Behind tables() there is the copy only: a single row cannot be looked up in it.
+        rows = None if since is None or self._view.is_copied else since.rows(out.breathe)
         if since is None or rows is None:
             return form.write_whole(map(self._tables.as_file, self.tables()), out)
         if self._sweeps:

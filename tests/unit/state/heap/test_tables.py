@@ -96,6 +96,20 @@ def _value(handle: Any) -> Any:
     return dict(handle.items()) if hasattr(handle, "items") else handle.get()
 
 
+@pytest.mark.parametrize(("state", "put"), STATES, ids=lambda case: type(case).__name__)
+def test_what_was_read_as_tables_is_written_all_the_same(state: KeyedState, put: Any) -> None:
+    job = Job(state)
+    for key in range(20):
+        put(job.at(key), key)
+    job.snapshot()
+    put(job.at(7), 700)
+    job.shelf.prefix = "read-"
+    frozen = job.backend.freeze()["s"]
+    table = pa.concat_tables(frozen.tables()).drop_columns(["__key_group"]).sort_by("k")
+    assert job.rows(frozen.write(job.shelf)) == table.to_pylist()
+    frozen.released()
+
+
 def test_reading_writes_nothing() -> None:
     job = Job(ValueState("long"))
     job.at(1).set(1)
