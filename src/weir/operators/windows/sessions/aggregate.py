@@ -22,7 +22,7 @@ from weir.operators.base import Emit, Frozen, Operator, OperatorContext, Operato
 from weir.operators.user_code import operator_label
 from weir.operators.windows.definition import WindowDefinition, shown
 from weir.operators.windows.event_time import SessionWindows
-from weir.operators.windows.sessions.pieces import FIRST, LAST, PieceLayout, SessionPieces, stored_schema
+from weir.operators.windows.sessions.pieces import FIRST, LAST, PieceLayout, SessionPieces, gap_of, stored_schema
 from weir.operators.windows.sessions.runs import Asked, SessionRuns, Step
 from weir.operators.windows.sessions.store import SessionStore, are_near
 from weir.snapshot.parts import Progress
@@ -152,6 +152,10 @@ class SessionAggregateOperator(Operator):
     def __init__(self, spec: SessionAggregate) -> None:
         self._spec = spec
         self._watermark_us = NEVER_US
+        self._out_us = NEVER_US
+        """Sessions whose last row is at most here have come out."""
+        self._left_us = NEVER_US
+        """Those up to here may have been kept for a lateness that is not allowed any more."""
         self._changed: list[Ints] = []
         """Sessions that rows were added to since the last flush, where some were ended already."""
         self.rows_late = 0
@@ -170,9 +174,13 @@ class SessionAggregateOperator(Operator):
         self._watermark_us = restored.watermark_us
         own = restored.inline_for(context.index, context.parallelism, Progress)
         self.rows_late = sum(progress.rows_late for progress in own)
+        self._out_us = self._ended_us(0)
         if STATE in restored.states and not self._runs.restore(restored.states[STATE]):
             for table in restored.tables(STATE):
                 self._take_over(table)
+                if (old_gap_us := gap_of(table.schema)) is not None:
+                    self._out_us = max(NEVER_US, self._watermark_us - old_gap_us)
+            self._left_us = self._out_us
             self._runs.settle()
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
@@ -194,11 +202,17 @@ class SessionAggregateOperator(Operator):
         self._make_room()
 
     def watermark(self, time_us: int, out: Emit) -> int | None:
-        before_us, self._watermark_us = self._ended_us(0), max(self._watermark_us, time_us)
+        self._watermark_us = max(self._watermark_us, time_us)
+        ended_us = self._ended_us(0)
         self._runs.adopt()
-        self._end_sessions(before_us, self._ended_us(0), out)
+        self._end_sessions(self._out_us, ended_us, out)
+        self._out_us = max(self._out_us, ended_us)
         if self._spec.lateness_us:
             self._forget_sessions(self._ended_us(self._spec.lateness_us))
+        elif self._left_us > NEVER_US:
+            self._forget_sessions(min(self._left_us, ended_us))
+            if self._left_us <= ended_us:
+                self._left_us = NEVER_US
         self._store.compact()
         self._make_room()
         return time_us

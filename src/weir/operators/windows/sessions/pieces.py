@@ -25,6 +25,9 @@ from weir.state.keys.xxhash64 import Ints, Words
 FIRST, LAST = "__first", "__last"
 """The columns with the times of a session's first and last row, in microseconds."""
 
+_GAP = b"weir.gap"
+"""In the metadata of a state table."""
+
 BUCKETS = 16
 """Open sessions lie in about so many buckets."""
 
@@ -71,6 +74,12 @@ def stored_schema(layout: AggregateLayout) -> pa.Schema:
     return pa.schema([*fields[:width], pa.field(FIRST, pa.int64()), pa.field(LAST, pa.int64()), *fields[width:]])
 
 
+def gap_of(stored: pa.Schema) -> int | None:
+    """The gap with which a state table was written, in microseconds; None: earlier versions have not noted it."""
+    gap_us = (stored.metadata or {}).get(_GAP)
+    return None if gap_us is None else int(gap_us)
+
+
 def _rules(layout: AggregateLayout, context: OperatorContext) -> dict[str, Rule] | None:
     """How pieces become one, column by column; None: not all aggregates are that simple."""
     rules = Accumulators(layout, context).rules
@@ -87,7 +96,7 @@ class PieceLayout:
         """`kept_us`: how long a session stays behind its last row."""
         self.bucket_us = max(kept_us // BUCKETS, BUCKET_US_MIN)
         # Segments that lie otherwise, since the gap or the lateness was another, are not taken over as they are.
-        table = stored_schema(layout).with_metadata({"weir.sorting": repr((gap_us, self.bucket_us))})
+        table = stored_schema(layout).with_metadata({_GAP: str(gap_us), "weir.bucket": str(self.bucket_us)})
         self.segments = SegmentLayout(
             pa.schema(list(table)[1:]),
             table,

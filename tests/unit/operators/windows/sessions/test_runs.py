@@ -387,3 +387,22 @@ def test_with_another_gap_or_lateness_sessions_go_on(
     expected = {(str(n), n * 10_000_000, n * 10_000_000 + gap_us, 1, 1, 1) for n in range(100)}
     assert len(found) == 100
     assert set(found) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "comes_out"),
+    [((3_600, 0), (60, 0), True), ((60, 3_600), (60, 0), False), ((60, 3_600), (120, 0), False)],
+)
+def test_with_another_gap_a_session_comes_out_once_and_does_not_stay(
+    before: tuple[int, int], after: tuple[int, int], comes_out: bool
+) -> None:
+    """It has come out, or not, by the gap of before."""
+    old, new = (spec_of(gap_us=gap * 1_000_000, lateness_us=late * 1_000_000) for gap, late in (before, after))
+    first = Subtasks(old, 1, directory=None)
+    first.process([("a", 1, 100_000_000)])
+    assert bool(first.watermark(200_000_000)) is not comes_out
+    second = Subtasks(new, 1, directory=None, before=first)
+    assert bool(second.watermark(210_000_000)) is comes_out
+    assert not second.watermark(END_US)
+    assert second.operators[0]._runs.is_empty
+    assert not len(second.operators[0]._store)
