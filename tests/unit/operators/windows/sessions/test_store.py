@@ -1,0 +1,50 @@
+"""Sessions that go on with another gap, or another lateness, than they began with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.operators.windows.sessions.test_runs import Subtasks, spec_of
+from weir.snapshot.watermarks import END_US
+
+
+@pytest.mark.parametrize("place", ["heap", "disk"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((3_600, 0), (60, 0)), ((60, 0), (3_600, 0)), ((60, 3_600), (60, 0)), ((60, 0), (60, 3_600))],
+)
+def test_with_another_gap_or_lateness_sessions_go_on(
+    before: tuple[int, int], after: tuple[int, int], place: str, tmp_path: Path
+) -> None:
+    """Buckets are of another length then: what lies in those of before must neither be passed over nor waited for."""
+    old, new = (spec_of(gap_us=gap * 1_000_000, lateness_us=late * 1_000_000) for gap, late in (before, after))
+    directory = tmp_path if place == "disk" else None
+    first = Subtasks(old, 1, directory=directory)
+    first.process([(str(number), 1, number * 10_000_000) for number in range(100)])
+    second = Subtasks(new, 1, directory=directory, before=first)
+    found = [*second.watermark(500_000_000), *second.watermark(END_US)]
+    gap_us = after[0] * 1_000_000
+    expected = {(str(n), n * 10_000_000, n * 10_000_000 + gap_us, 1, 1, 1) for n in range(100)}
+    assert len(found) == 100
+    assert set(found) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "comes_out"),
+    [((3_600, 0), (60, 0), True), ((60, 3_600), (60, 0), False), ((60, 3_600), (120, 0), False)],
+)
+def test_with_another_gap_a_session_comes_out_once_and_does_not_stay(
+    before: tuple[int, int], after: tuple[int, int], comes_out: bool
+) -> None:
+    """It has come out, or not, by the gap of before."""
+    old, new = (spec_of(gap_us=gap * 1_000_000, lateness_us=late * 1_000_000) for gap, late in (before, after))
+    first = Subtasks(old, 1, directory=None)
+    first.process([("a", 1, 100_000_000)])
+    assert bool(first.watermark(200_000_000)) is not comes_out
+    second = Subtasks(new, 1, directory=None, before=first)
+    assert bool(second.watermark(210_000_000)) is comes_out
+    assert not second.watermark(END_US)
+    assert second.operators[0]._runs.is_empty
+    assert not len(second.operators[0]._store)
