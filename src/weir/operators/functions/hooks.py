@@ -190,7 +190,10 @@ def _as_json(value: Any) -> str:
         _check_json(value, "it")
     except RecursionError:
         raise NotOfType(0, value, "it is nested without end") from None
-    return json.dumps(value)
+    try:
+        return json.dumps(value)
+    except ValueError as error:  # Python puts an end to the digits of a number; it cannot be shown either
+        raise NotOfType(0, type(value).__name__, f"no number in it may be so long: {error}") from None
 
 
 def _check_json(value: Any, where: str) -> None:

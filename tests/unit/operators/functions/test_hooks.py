@@ -240,6 +240,13 @@ def test_endless_values_and_those_of_another_type_are_refused_too(tmp_path: Path
     with pytest.raises(SchemaError, match="nested without end"):
         running(known(SPECS["map"](Endless), SCHEMA), tmp_path, 1).checkpoint()
 
+    class Long(Counting):
+        def snapshot_state(self) -> Any:
+            return {"total": 10**5_000}
+
+    with pytest.raises(SchemaError, match="no number in it may be so long"):
+        running(known(SPECS["map"](Long), SCHEMA), tmp_path, 1).checkpoint()
+
     class Wrong(Typed):
         def snapshot_state(self) -> Any:
             return {"rows": "many"}
