@@ -79,7 +79,7 @@ def segment_is_pruned_too_early() -> AbstractContextManager[None]:
 
     def drop_before(self: SegmentStore, time_us: int) -> None:
         for lot in self._lots:
-            lot.segments()
+            lot.runs()
         self.adopt()
         for bucket_us in self:
             if any(segment.first_us < time_us for segment in self.at(bucket_us)):

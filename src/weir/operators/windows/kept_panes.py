@@ -2,8 +2,9 @@
 
 Comes in: rows or accumulators with the pane of each. Goes out: sorted rows of accumulators,
 the oldest first, for whoever merges them into windows; and frozen states. A snapshot seals
-the panes that changed without a look at them; so does a head that takes too much memory.
-Behind their time panes go by whole segments.
+the panes that changed without a look at them; so does a head that takes too much memory. What
+was sealed is looked at where it lies, until its segments are made. Behind their time panes go
+by whole segments.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from weir.operators.windows.panes import PaneStore
 from weir.operators.windows.partials import STRETCH_PANES, Partials, by_bucket, is_shared, shared_bucket, sorted_rows
 from weir.snapshot.watermarks import NEVER_US
 from weir.state.columns.segments.grouping import at_orders, together
+from weir.state.columns.segments.lot import Lot
 from weir.state.columns.segments.rows import Mask, SegmentLayout, SortedRows
 from weir.state.columns.segments.shelf import ShelfBudget
 from weir.state.columns.segments.store import SegmentStore
@@ -32,6 +34,9 @@ HEAD_SLOTS_MAX = 262_144
 
 SHARED_ROWS_MAX = 262_144
 """A bucket that is shared takes no more panes with so many rows: those that come then have buckets of their own."""
+
+SEALED_HEADS_MAX = 8
+"""Where snapshots are given up before they are written, so many heads are kept whose segments nobody has made."""
 
 Rows = Callable[[], SortedRows]
 
@@ -73,6 +78,8 @@ class KeptPanes:
         )
         self.head = self._new_head()
         """Takes rows; `tend` and `freeze` may put another in its place."""
+        self._heads: list[tuple[Lot, PaneStore]] = []
+        """Those that were sealed, and whose segments are not adopted yet; the oldest first."""
         self._sealed: Ints = np.empty(0, np.int64)
         """The panes that have rows elsewhere than in the head, in order."""
         self._own: set[int] = set()
@@ -90,10 +97,11 @@ class KeptPanes:
 
     def tend(self, rows: int) -> None:
         """So many rows have come: keep memory within its bounds, and go on with what is due."""
-        self._store.tend(rows)
+        self._adopt()
+        self._store.go_on(rows)
         if self._budget.directory is not None and self._is_full():
             self._seal()
-            self._store.adopt(wait=True)
+            self._adopt(wait=True)
 
     def _is_full(self) -> bool:
         return len(self.head) > HEAD_SLOTS_MAX or 2 * self.head.size_bytes > self._budget.held_bytes_max
@@ -120,20 +128,20 @@ class KeptPanes:
 
     def between(self, first_us: int, end_us: int, wanted: Words | None = None) -> list[Rows]:
         """The rows of panes of this time, and of some others, the oldest first. `wanted`: only of these orders."""
-        self._store.adopt(wait=True)
+        self._adopt()
         found: list[Rows] = [segment.kept.rows for segment in self._store.between(first_us, end_us - 1)]
-        panes = self.head.panes
-        some = self._of_head(panes[(panes >= first_us) & (panes < end_us)])
-        if some is not None:
-            found.append(partial(_itself, some))
+        for head in self._all_heads():
+            panes = head.panes
+            some = self._of_head(head, panes[(panes >= first_us) & (panes < end_us)])
+            if some is not None:
+                found.append(partial(_itself, some))
         if wanted is None:
             return found
         return [partial(_itself, at_orders(rows(), wanted)) for rows in found]
 
     def count_between(self, first_us: int, end_us: int) -> int:
         """About how many rows `between` gives."""
-        self._store.adopt(wait=True)
-        return len(self.head) + sum(map(len, self._store.between(first_us, end_us - 1)))
+        return sum(map(len, self._all_heads())) + sum(map(len, self._store.between(first_us, end_us - 1)))
 
     def combined(self, rows: SortedRows) -> SortedRows:
         """One row for each key and time."""
@@ -147,8 +155,16 @@ class KeptPanes:
         """Nobody looks at rows just now: give memory back."""
         self._store.relax()
 
-    def _of_head(self, panes: Ints) -> SortedRows | None:
-        found = [(group, slots) for group in self.head.groups if len(slots := group.slots_of(panes))]
+    def _adopt(self, *, wait: bool = False) -> None:
+        """Go over to the segments of heads that were sealed, where they are made."""
+        self._store.adopt(wait=wait)
+        self._heads = [(lot, head) for lot, head in self._heads if not lot.is_adopted]
+
+    def _all_heads(self) -> list[PaneStore]:
+        return [*(head for _, head in self._heads), self.head]
+
+    def _of_head(self, head: PaneStore, panes: Ints) -> SortedRows | None:
+        found = [(group, slots) for group in head.groups if len(slots := group.slots_of(panes))]
         parts = [sorted_rows(group, slots, self.segments) for group, slots in found]
         return together(parts, self.segments) if parts else None
 
@@ -156,6 +172,7 @@ class KeptPanes:
 
     def freeze(self) -> FrozenState:
         """All panes as they are now; copies nothing, and looks at no row."""
+        self._adopt(wait=len(self._heads) >= SEALED_HEADS_MAX)
         self._seal()
         return self._store.freeze()
 
@@ -186,7 +203,8 @@ class KeptPanes:
         panes = head.panes
         self._own.update(panes[self._have_no_room(panes)].tolist())
         self._sealed = np.union1d(self._sealed, panes)
-        self._store.seal(partial(by_bucket, head, self.segments, own=frozenset(self._own), stretch_us=self._stretch_us))
+        make = partial(by_bucket, head, self.segments, own=frozenset(self._own), stretch_us=self._stretch_us)
+        self._heads.append((self._store.seal(make), head))
 
     def _have_no_room(self, panes: Ints) -> Mask:
         """Which panes find the bucket full that they would share."""

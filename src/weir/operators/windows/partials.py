@@ -17,13 +17,16 @@ from weir.operators.base import OperatorContext
 from weir.operators.windows.event_time import TimeWindows
 from weir.operators.windows.panes import PaneGroup, PaneStore
 from weir.state.columns.kernels import Rule
-from weir.state.columns.segments.grouping import grouped, together
+from weir.state.columns.segments.grouping import grouped, stretches, together
 from weir.state.columns.segments.rows import SegmentLayout, SortedRows, joined, places
 from weir.state.keys.hashing import take_rows
-from weir.state.keys.xxhash64 import Ints
+from weir.state.keys.xxhash64 import Ints, Words
 
 STRETCH_PANES = 64
 """Panes that are not large share a bucket of segments; so many, if there are rows in each."""
+
+PIECE_ROWS = 65_536
+"""Slots that become rows at once."""
 
 _SHARED_US = -(1 << 62)
 """Buckets that are shared are numbered from here on: no pane begins then."""
@@ -87,11 +90,27 @@ def by_window(parts: Sequence[SortedRows], starts: Ints, windows: TimeWindows, l
 
 def sorted_rows(group: PaneGroup, slots: Ints, layout: SegmentLayout) -> SortedRows:
     """Slots of a group as segments hold them."""
-    order, panes = places(group.hashes_of(slots), layout.max_parallelism), group.panes_of(slots)
-    at = layout.arranged(order, panes)
+    return _taken(group, slots, *_sorting(group, slots, layout), layout)
+
+
+def sorted_pieces(group: PaneGroup, slots: Ints, layout: SegmentLayout) -> Iterator[SortedRows]:
+    """The same in pieces, none of which ends within a key."""
+    at, order = _sorting(group, slots, layout)
+    for start, stop in stretches(order, PIECE_ROWS):
+        yield _taken(group, slots, at[start:stop], order[start:stop], layout)
+
+
+def _sorting(group: PaneGroup, slots: Ints, layout: SegmentLayout) -> tuple[Ints, Words]:
+    """Where the slots of the rows are, in their order, and that order."""
+    order = places(group.hashes_of(slots), layout.max_parallelism)
+    at = layout.arranged(order, group.panes_of(slots))
+    return at, order[at]
+
+
+def _taken(group: PaneGroup, slots: Ints, at: Ints, order: Words, layout: SegmentLayout) -> SortedRows:
     slots = slots[at]
     batch = pa.RecordBatch.from_arrays([*group.keys_of(slots), *group.accumulators.read(slots)], schema=layout.batches)
-    return SortedRows(order[at], panes[at], batch)
+    return SortedRows(order, group.panes_of(slots), batch)
 
 
 def shared_bucket(panes: Ints, stretch_us: int) -> Ints:
@@ -106,7 +125,7 @@ def is_shared(bucket_us: int) -> bool:
 def by_bucket(
     panes: PaneStore, layout: SegmentLayout, *, own: frozenset[int], stretch_us: int
 ) -> Iterator[tuple[int, SortedRows]]:
-    """All panes, as segments hold them. `own`: those that have a bucket of their own; large ones have, too."""
+    """All panes, as segments hold them, in pieces. `own`: those with a bucket of their own; large ones have one."""
     concerned: dict[int, list[tuple[PaneGroup, Ints]]] = {}
     apart = np.array(sorted(own), np.int64)
     for group in panes.groups:
@@ -121,6 +140,8 @@ def by_bucket(
         for bucket_us, some in zip(present.tolist(), np.split(slots[order], begins[1:])):
             concerned.setdefault(bucket_us, []).append((group, some))
     for bucket_us, found in concerned.items():
-        parts = [sorted_rows(group, slots, layout) for group, slots in found if len(slots)]
-        if parts:
-            yield bucket_us, together(parts, layout)
+        found = [(group, slots) for group, slots in found if len(slots)]
+        if len(found) == 1:
+            yield from ((bucket_us, rows) for rows in sorted_pieces(*found[0], layout))
+        elif found:
+            yield bucket_us, together([sorted_rows(group, slots, layout) for group, slots in found], layout)

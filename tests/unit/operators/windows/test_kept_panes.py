@@ -175,8 +175,8 @@ def test_freezing_looks_at_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     one = One(AlignedWindows(10, 10))
     one.add(np.arange(1_000), np.full(1_000, 5))
     sorted_groups: list[object] = []
-    original = partials.sorted_rows
-    monkeypatch.setattr(partials, "sorted_rows", lambda *given: (sorted_groups.append(given[0]), original(*given))[1])
+    original = partials.sorted_pieces
+    monkeypatch.setattr(partials, "sorted_pieces", lambda *given: (sorted_groups.append(given[0]), original(*given))[1])
     frozen = one.operator.freeze()
     one.add(np.arange(1_000), np.full(1_000, 6))
     assert not sorted_groups

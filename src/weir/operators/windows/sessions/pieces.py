@@ -18,6 +18,7 @@ from weir.operators.aggregates.state import Accumulators
 from weir.operators.base import OperatorContext
 from weir.operators.windows.sessions.store import SessionStore
 from weir.state.columns.kernels import Rule
+from weir.state.columns.segments.grouping import stretches
 from weir.state.columns.segments.rows import ChainRule, SegmentLayout, SortedRows, places
 from weir.state.keys.hashing import hash_keys
 from weir.state.keys.xxhash64 import Ints, Words
@@ -30,6 +31,9 @@ _GAP = b"weir.gap"
 
 BUCKETS = 16
 """Open sessions lie in about so many buckets."""
+
+PIECE_ROWS = 65_536
+"""Sessions that become rows at once."""
 
 BUCKET_US_MIN = 5_000_000
 """Shorter ones would be many files for few sessions."""
@@ -133,14 +137,17 @@ class PieceLayout:
         return SessionPieces(store.keys(slots), store.starts(slots), store.lasts(slots), store.accumulators.read(slots))
 
     def rows_in(self, store: SessionStore) -> Iterator[tuple[int, Ints, SortedRows]]:
-        """All open sessions of a store that takes no more rows, by bucket: which they are, and their rows."""
+        """All open sessions of a store that takes no more rows, by bucket, in pieces of which none ends within a key:
+        which they are, and their rows."""
         slots = store.alive
         for bucket_us, numbers in self._by_bucket(store.lasts(slots)):
             chosen = slots[numbers]
             order = self.order(store.hashes(chosen))
             arranged = self.segments.arranged(order, store.lasts(chosen))
-            chosen = chosen[arranged]
-            yield bucket_us, chosen, self._sorted(order[arranged], self.open_in(store, chosen))
+            chosen, order = chosen[arranged], order[arranged]
+            for start, stop in stretches(order, PIECE_ROWS):
+                some = chosen[start:stop]
+                yield bucket_us, some, self._sorted(order[start:stop], self.open_in(store, some))
 
     def rows_of(self, pieces: SessionPieces) -> Iterator[tuple[int, SortedRows]]:
         """Pieces by bucket."""

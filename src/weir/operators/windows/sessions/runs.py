@@ -96,24 +96,33 @@ class SealedHead:
         # Neither costs anything until it is touched.
         self._taken: Mask = np.zeros(store.slots, np.bool_)
         self._rows: npt.NDArray[np.int32] = np.empty(store.slots, np.int32)
-        """By session: which row of its segment it is, once there is one."""
+        """By session: which row of its bucket it is, once there is one."""
         self._taken_slots: list[Ints] = [np.empty(0, np.int64)]
-        self.filters: dict[int, KeyFilter] = {}
-        """By bucket, made together with its segment."""
+        self.filters: dict[Segment, KeyFilter] = {}
+        """Made together with the segments."""
 
     def rows(self) -> Iterator[tuple[int, SortedRows]]:
         """For the thread that writes a snapshot, and for any."""
+        done, of = 0, None
         for bucket_us, slots, rows in self._layout.rows_in(self._store):
-            self._rows[slots] = np.arange(len(slots))
-            self.filters[bucket_us] = KeyFilter(rows.order)
+            done, of = done if bucket_us == of else 0, bucket_us
+            self._rows[slots] = np.arange(done, done + len(slots))
+            done += len(slots)
             yield bucket_us, rows
 
-    def taken(self, segment: Segment) -> Ints:
-        """The rows of one of the lot's segments that were taken out before it was there."""
+    def made(self, segment: Segment) -> None:
+        """The same."""
+        self.filters[segment] = KeyFilter(segment.kept.holding.rows().order)
+
+    def taken(self, run: Sequence[Segment]) -> Iterator[tuple[Segment, Ints]]:
+        """Of one of the lot's runs the rows that were taken out before it was there."""
         slots = np.concatenate(self._taken_slots)
-        slots = slots[self._layout.buckets(self._store.lasts(slots)) == segment.bucket_us]
-        rows: Ints = self._rows[slots].astype(np.int64)
-        return rows
+        slots = slots[self._layout.buckets(self._store.lasts(slots)) == run[0].bucket_us]
+        rows = self._rows[slots].astype(np.int64)
+        first = 0
+        for segment in run:
+            yield segment, rows[(rows >= first) & (rows < first + len(segment))] - first
+            first += len(segment)
 
     def due(self, after_us: int, until_us: int) -> SessionPieces | None:
         """Take out what ends in between."""
@@ -163,7 +172,7 @@ class SessionRuns:
     def seal(self, store: SessionStore) -> None:
         """Take over a store that takes no more rows; looks at none of its sessions."""
         head = SealedHead(store, self._layout)
-        head.lot = self._store.seal(head.rows)
+        head.lot = self._store.seal(head.rows, head.made)
         self._heads.append(head)
 
     def adopt(self, *, wait: bool = False) -> None:
@@ -171,9 +180,10 @@ class SessionRuns:
         adopted = 0
         while adopted < len(self._heads) and (wait or self._heads[adopted].lot.is_made):
             head = self._heads[adopted]
-            for segment in head.lot.segments():
-                self._store.mark(segment, head.taken(segment))
-                self._filters[segment] = head.filters[segment.bucket_us]
+            for run in head.lot.runs():
+                for segment, rows in head.taken(run):
+                    self._store.mark(segment, rows)
+                    self._filters[segment] = head.filters[segment]
             adopted += 1
         if adopted:
             # Exactly these: the next may be made just now, and what was taken out of it is not marked yet.

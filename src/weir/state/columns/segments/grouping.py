@@ -102,6 +102,20 @@ def at_orders(rows: SortedRows, wanted: Words) -> SortedRows:
     return rows.take(np.repeat(starts - (ends - counts), counts) + np.arange(total))
 
 
+def stretches(order: Words, rows: int) -> Iterator[tuple[int, int]]:
+    """Where sorted rows can be cut into about so many each: no key is on both sides.
+
+    >>> list(stretches(np.array([1, 4, 4, 4, 7, 9], np.uint64), 2))
+    [(0, 4), (4, 6)]
+    """
+    start = 0
+    while start < len(order):
+        last = order[min(start + rows, len(order)) - 1]
+        stop = int(np.searchsorted(order, last, side="right"))
+        yield start, stop
+        start = stop
+
+
 def together(parts: Sequence[SortedRows], layout: SegmentLayout) -> SortedRows:
     """The rows of several, the oldest first, in one order."""
     rows = joined(parts)

@@ -1,24 +1,24 @@
 """A head that takes no more rows, on its way into segments.
 
-Comes in: a way to make sorted rows out of what was sealed. Goes out: segments, made once, by
-whichever thread wants them first: mostly the one that writes a snapshot, behind the stream's
-back. Their rows are in memory; the stream's thread takes them into the store.
+Comes in: a way to make sorted rows out of what was sealed, a piece at a time. Goes out: runs of
+segments, one for each bucket, made once, by whichever thread wants them first: mostly the one that
+writes a snapshot, behind the stream's back. Their rows are in memory; the stream's thread takes
+them into the store.
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from weir.snapshot.watermarks import NEVER_US
-from weir.state.columns.segments.rows import SortedRows
+from weir.state.columns.segments.rows import SEGMENT_BYTES_MAX, SortedRows, joined
 from weir.state.columns.segments.segment import Segment
 
 Make = Callable[[], Iterable[tuple[int, SortedRows]]]
-"""The rows of each bucket, sorted; none without rows, and no bucket twice. It reads only what does not change.
-Called once, and once more where it failed."""
+"""The rows of each bucket, sorted, in pieces: those of a bucket follow each other, and no key is in two of them. None
+is without rows. It reads only what does not change. Called once, and once more where it failed."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,11 @@ class FrozenLot:
     gone: frozenset[int]
     before_us: int
 
-    def segments(self, breathe: Callable[[], None] = lambda: None) -> Sequence[Segment]:
-        """Those that are left."""
-        made = self.lot.segments(breathe)
-        return [s for s in made if s.bucket_us not in self.gone and s.last_us >= self.before_us]
+    def runs(self, breathe: Callable[[], None] = lambda: None) -> list[Sequence[Segment]]:
+        """The segments that are left, by bucket."""
+        made = [run for run in self.lot.runs(breathe) if run[0].bucket_us not in self.gone]
+        left = ([segment for segment in run if segment.last_us >= self.before_us] for run in made)
+        return [run for run in left if run]
 
 
 class Lot:
@@ -43,8 +44,14 @@ class Lot:
         self._make: Make | None = make
         self._segment = segment
         self._pieces: Iterator[tuple[int, SortedRows]] | None = None
-        self._made: list[Segment] = []
+        self._loose: list[SortedRows] = []
+        """Pieces on their way into one segment, of the bucket of the last run."""
+        self._loose_bytes = 0
+        self._bucket_us = 0
+        self._made: list[list[Segment]] = []
         self._lock = threading.Lock()
+        self.is_adopted = False
+        """Whether its segments are among the others: nobody needs what it was made of."""
         self._gone: frozenset[int] = frozenset()
         self._before_us = NEVER_US
 
@@ -62,29 +69,46 @@ class Lot:
 
     @property
     def is_made(self) -> bool:
-        """Whether `segments` answers at once."""
+        """Whether `runs` answers at once."""
         return self._make is None
 
-    def segments(self, breathe: Callable[[], None] = lambda: None) -> Sequence[Segment]:
-        """What all rows have become. `breathe`: called between buckets, where it holds up nobody."""
+    def runs(self, breathe: Callable[[], None] = lambda: None) -> Sequence[Sequence[Segment]]:
+        """What all rows have become. `breathe`: called between pieces, where it holds up nobody."""
         while self._step():
             breathe()
         return self._made
 
     def _step(self) -> bool:
-        """Make one segment; False: all are made."""
+        """Take one piece; False: there are no more."""
         with self._lock:
             if self._make is None:
                 return False
-            if self._pieces is None:
-                self._pieces, self._made = iter(self._make()), []
             try:
-                self._made += [self._segment(*piece) for piece in itertools.islice(self._pieces, 1)] or self._end()
+                if self._pieces is None:
+                    self._pieces, self._made = iter(self._make()), []
+                    self._loose, self._loose_bytes = [], 0
+                piece = next(self._pieces, None)
+                if piece is None:
+                    self._put_together()
+                    self._make = self._pieces = None
+                else:
+                    self._take(*piece)
             except BaseException:
                 self._pieces = None  # whoever asks next begins anew
                 raise
             return True
 
-    def _end(self) -> list[Segment]:
-        self._make = self._pieces = None
-        return []
+    def _take(self, bucket_us: int, rows: SortedRows) -> None:
+        is_other = not self._made or bucket_us != self._bucket_us
+        if is_other or self._loose_bytes >= SEGMENT_BYTES_MAX:
+            self._put_together()
+        if is_other:
+            self._bucket_us = bucket_us
+            self._made.append([])
+        self._loose.append(rows)
+        self._loose_bytes += rows.size_bytes
+
+    def _put_together(self) -> None:
+        if self._loose:
+            self._made[-1].append(self._segment(self._bucket_us, joined(self._loose)))
+        self._loose, self._loose_bytes = [], 0

@@ -12,16 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weir.state.columns.segments.rows import Combine, Mask, SegmentLayout, SortedRows, joined
+from weir.state.columns.segments.rows import SEGMENT_BYTES_MAX, Combine, Mask, SegmentLayout, SortedRows, joined
 from weir.state.columns.segments.segment import Bounds, Run
 from weir.state.columns.segments.shelf import KeptRows, Shelf
 from weir.state.keys.xxhash64 import Ints
 
 AT_ONCE_ROWS_MAX = 262_144
 """Runs of so many rows together are merged at once."""
-
-SEGMENT_BYTES_MAX = 32 << 20
-"""A segment is about so large at most: no more is written to storage, or brought into memory, for a few of its rows."""
 
 
 @dataclass

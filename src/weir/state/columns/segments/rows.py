@@ -26,6 +26,9 @@ ORDER_COLUMN, TIME_COLUMN = "__order", "__time"
 
 WORD_BITS = 64
 
+SEGMENT_BYTES_MAX = 32 << 20
+"""A segment is about so large at most: no more is written to storage, or brought into memory, for a few of its rows."""
+
 Mask = npt.NDArray[np.bool_]
 
 

@@ -109,7 +109,7 @@ class FrozenSegments(FrozenState):
     def write(self, out: StateWriter) -> StatePart:
         files: dict[str, FileRef] = {}
         for lot in self._lots:
-            lot.segments(out.breathe)
+            lot.runs(out.breathe)
         for frozen in self._each():
             segment = frozen.segment
             files[segment.name] = segment.file or self._put(segment, out)
@@ -140,8 +140,8 @@ class FrozenSegments(FrozenState):
         """The oldest of a bucket first."""
         yield from self._runs
         for lot in self._lots:
-            for segment in lot.segments():
-                yield [FrozenSegment(segment, None)]
+            for run in lot.runs():
+                yield [FrozenSegment(segment, None) for segment in run]
 
     def _each(self) -> Iterator[FrozenSegment]:
         for run in self.runs():

@@ -33,6 +33,9 @@ STEP_RATIO = 8
 TENDED_ROWS, TENDED_RATIO = 4_096, 4
 """The same where rows come by lots, which are merged while other rows come: less at once, so that none waits long."""
 
+TENDED_AT_ONCE_ROWS_MAX = 32_768
+"""Of lots that are adopted, all buckets together; the rest is merged a piece at a time."""
+
 
 class SegmentStore:
     """All segments of one state. `combine`: what becomes of rows that are merged; `combine_all`: the same where
@@ -84,13 +87,17 @@ class SegmentStore:
 
     def add(self, segments: Sequence[Segment]) -> None:
         """Keep segments, each as a run of its own, younger than what is there."""
-        for segment in segments:
-            self._buckets.setdefault(segment.bucket_us, []).append(Run([segment], self.time_us))
+        self._add_runs([[segment] for segment in segments])
 
-    def seal(self, make: Make) -> Lot:
+    def _add_runs(self, runs: Sequence[Sequence[Segment]]) -> None:
+        for run in runs:
+            self._buckets.setdefault(run[0].bucket_us, []).append(Run(run, self.time_us))
+
+    def seal(self, make: Make, made: Callable[[Segment], None] | None = None) -> Lot:
         """Take over a head that takes no more rows, without a look at them: they are sorted where they are wanted
-        first, mostly by the thread that writes a snapshot. Younger than what is there."""
-        lot = Lot(make, partial(_handed_in, self._shelf, self._numbers))
+        first, mostly by the thread that writes a snapshot. Younger than what is there. `made`: told of each segment,
+        by that thread."""
+        lot = Lot(make, partial(_handed_in, self._shelf, self._numbers, made))
         self._lots.append(lot)
         return lot
 
@@ -101,15 +108,19 @@ class SegmentStore:
             adopted = self._lots[:lots]
         else:
             adopted = list(self._lots) if wait else list(itertools.takewhile(lambda lot: lot.is_made, self._lots))
-        segments = [segment for lot in adopted for segment in lot.freeze().segments()]
+        runs = [run for lot in adopted for run in lot.freeze().runs()]
         del self._lots[: len(adopted)]
-        for segment in segments:
-            self._shelf.count(segment.kept)
-        self.add(segments)
+        for run in runs:
+            for segment in run:
+                self._shelf.count(segment.kept)
+        self._add_runs(runs)
+        for lot in adopted:
+            lot.is_adopted = True
         if adopted:
-            self._owed_rows += STEP_RATIO * sum(map(len, segments))
-            for bucket_us in {segment.bucket_us for segment in segments}:
-                self._merge_tail(bucket_us)
+            self._owed_rows += STEP_RATIO * sum(len(segment) for run in runs for segment in run)
+            left = TENDED_AT_ONCE_ROWS_MAX
+            for bucket_us in {run[0].bucket_us for run in runs}:
+                left -= self._merge_tail(bucket_us, at_once_max=left)
             self._budget.settle()
         return adopted
 
@@ -146,7 +157,7 @@ class SegmentStore:
             step = min(rows, STEP_ROWS)
             rows -= step
             if self._merges[bucket_us].step(step):
-                self._finish(bucket_us)
+                rows -= self._finish(bucket_us, at_once_max=max(rows, 0))
 
     def settle(self) -> None:
         """Finish all merges."""
@@ -258,20 +269,24 @@ class SegmentStore:
     def _segment(self, bucket_us: int, kept: KeptRows, bounds: Bounds, marks: Mask | None) -> Segment:
         return Segment(next(self._numbers), bucket_us, kept, bounds=bounds, marks=marks)
 
-    def _merge_tail(self, bucket_us: int) -> None:
-        """The runs that are not small enough beside those behind them become one."""
+    def _merge_tail(self, bucket_us: int, *, at_once_max: int | None = None) -> int:
+        """The runs that are not small enough beside those behind them become one: at once, if that is no more than
+        `at_once_max` rows. How many were merged so."""
         held = self._buckets.get(bucket_us, [])
         first = max((index + 1 for index, run in enumerate(held) if run.is_merging), default=0)
         count = len(held)
         while count - 1 > first and len(held[count - 2]) < RATIO * sum(map(len, held[count - 1 :])):
             count -= 1
         if count == len(held):
-            return
+            return 0
         runs = held[count - 1 :]
-        if sum(map(len, runs)) <= AT_ONCE_ROWS_MAX:
+        rows = sum(map(len, runs))
+        if rows <= (AT_ONCE_ROWS_MAX if at_once_max is None else at_once_max):
             self._merge_at_once(bucket_us, runs)
-        elif bucket_us not in self._merges:
+            return rows
+        if bucket_us not in self._merges:
             self._begin(bucket_us, runs)
+        return 0
 
     def _merge_at_once(self, bucket_us: int, runs: Sequence[Run]) -> None:
         rows, marks = merged(runs, self.layout, self._combining(bucket_us, runs))
@@ -284,14 +299,15 @@ class SegmentStore:
     def _combining(self, bucket_us: int, runs: Sequence[Run]) -> Combine | None:
         return self._combine_all if runs[0] is self._buckets[bucket_us][0] else self._combine
 
-    def _finish(self, bucket_us: int) -> None:
+    def _finish(self, bucket_us: int, *, at_once_max: int) -> int:
+        """The end of a merge. How many rows were merged at once behind it."""
         merge = self._merges.pop(bucket_us)
         if merge.is_void:
             merge.give_up()
-            return
+            return 0
         made = [self._segment(bucket_us, made.kept, made.bounds, made.marks) for made in merge.finish()]
         self._replace(bucket_us, merge.runs, made)
-        self._merge_tail(bucket_us)
+        return self._merge_tail(bucket_us, at_once_max=at_once_max)
 
     def _replace(self, bucket_us: int, runs: Sequence[Run], by: Sequence[Segment]) -> None:
         held = self._buckets[bucket_us]
@@ -303,6 +319,11 @@ class SegmentStore:
             del self._buckets[bucket_us]
 
 
-def _handed_in(shelf: Shelf, numbers: Iterator[int], bucket_us: int, rows: SortedRows) -> Segment:
+def _handed_in(
+    shelf: Shelf, numbers: Iterator[int], made: Callable[[Segment], None] | None, bucket_us: int, rows: SortedRows
+) -> Segment:
     """For any thread; it refers to no store, so that one that is let go of is gone with its files at once."""
-    return Segment(next(numbers), bucket_us, shelf.hand_in(rows), bounds=Bounds.of(rows))
+    segment = Segment(next(numbers), bucket_us, shelf.hand_in(rows), bounds=Bounds.of(rows))
+    if made is not None:
+        made(segment)
+    return segment

@@ -71,7 +71,7 @@ class World:
             self.expect(rows)
         lot = self.store.seal(lambda: iter(pieces.items()))
         if dice.random() < 0.3:
-            lot.segments()
+            lot.runs()
 
     def expect(self, rows: SortedRows) -> None:
         self.rows |= {tuple(row.values()): False for row in rows.batch.to_pylist()}
