@@ -26,8 +26,10 @@ from tests.sim.progress import Progress
 from tests.sim.variants import VARIANTS
 from tests.sim.workload import Types
 from tests.sim.world import World
-from weir.operators.windows import kept_panes, panes
-from weir.state.columns.segments import grouping, merging, store
+from weir.operators.windows import kept_panes, panes, partials
+from weir.operators.windows.sessions import aggregate, pieces
+from weir.operators.windows.sessions import store as sessions
+from weir.state.columns.segments import grouping, lot, merging, store
 from weir.state.rocks import backend as rocks
 
 RUNS_MAX = 3
@@ -73,11 +75,17 @@ def small_pieces(rng: random.Random) -> AbstractContextManager[None]:
         patched(store, "STEP_ROWS", rng.choice([1, 4])),
         patched(store, "STEP_RATIO", rng.choice([0, 2])),
         patched(merging, "SEGMENT_BYTES_MAX", rng.choice([100, 400])),
+        patched(lot, "SEGMENT_BYTES_MAX", rng.choice([100, 400])),
         patched(store, "TENDED_ROWS", rng.choice([1, 4_096])),
+        patched(store, "TENDED_AT_ONCE_ROWS_MAX", rng.choice([0, 4, 32_768])),
         patched(grouping, "PIECE_ROWS", rng.choice([1, 5])),
         patched(panes, "OWN_ROWS_MIN", rng.choice([2, 4_096])),
         patched(kept_panes, "HEAD_SLOTS_MAX", rng.choice([3, 10, 262_144])),
         patched(kept_panes, "SHARED_ROWS_MAX", rng.choice([2, 262_144])),
+        patched(partials, "PIECE_ROWS", rng.choice([1, 3])),
+        patched(pieces, "PIECE_ROWS", rng.choice([1, 3])),
+        patched(sessions, "COMPACTED_SLOTS_MIN", rng.choice([0, 4])),
+        patched(aggregate, "MOVED_SESSIONS_MAX", rng.choice([0, 2, 65_536])),
         patched(rocks, "CONVERTED_ENTRIES_LEAST", rng.choice([1, 3])),
         patched(rocks, "CONVERTED_ENTRIES_PER_KEY", 0),
     )

@@ -151,10 +151,19 @@ class StateJob:
         rows = sum(rows_between(valve.directory, start_s, end_s) for valve in self._valves.values())
         return rows / (end_s - start_s) if end_s > start_s else 0.0
 
-    def ticks(self) -> list[Times]:
-        """When ticks came, of each task, up to the last checkpoint."""
+    def ticks(self, until: int) -> list[Times]:
+        """When ticks came, of each task, up to a checkpoint; waits until they are committed."""
+        deadline_s = time.monotonic() + WAIT_S
+        while True:
+            epochs = [epoch for epoch in read_epochs(self.directory / "ticks-seen") if epoch.checkpoint <= until]
+            if sum(epoch.checkpoint == until for epoch in epochs) == self.options.parallelism:
+                break
+            if self.handle.wait(0.05) in ENDED or time.monotonic() > deadline_s:
+                raise WeirError(
+                    f"the ticks up to checkpoint {until} were not committed; the job is {self.handle.status}"
+                )
         found: dict[int, list[Times]] = {}
-        for epoch in read_epochs(self.directory / "ticks-seen"):
+        for epoch in epochs:
             found.setdefault(epoch.subtask, []).append(epoch.arrays["times"])
         return [np.concatenate(parts) for parts in found.values()]
 

@@ -89,9 +89,9 @@ def run_pause(options: StateOptions) -> BenchReport:
             job.handle.wait(BASELINE_S)
             record = job.checkpoint()
             job.handle.wait(AFTER_S)
-            job.checkpoint()
+            last = job.checkpoint()
         began_s, ended_s = record.triggered_ms / 1e3, (record.triggered_ms + record.duration_ms) / 1e3
-        ticks = job.ticks()
+        ticks = job.ticks(last.id)
         before, during = job.rate(baseline_s, began_s), job.rate(began_s, ended_s)
         spans = {"before": (baseline_s, began_s), "during": (began_s, ended_s), "after": (ended_s, ended_s + AFTER_S)}
         wrong = job.wrong()
@@ -249,7 +249,8 @@ def _longest_ms(ticks: Sequence[Times], within: Span, pauses: Sequence[Span]) ->
     """The longest time without a tick of some task, without the machine's `pauses`."""
     longest_s = 0.0
     for at_ns in ticks:
-        at_s = at_ns[(at_ns >= within[0] * 1e9) & (at_ns < within[1] * 1e9)] / 1e9
+        between = at_ns[(at_ns >= within[0] * 1e9) & (at_ns < within[1] * 1e9)] / 1e9
+        at_s = np.concatenate(([within[0]], between, [within[1]]))  # a task without any was held up all the time
         gaps_s = np.diff(at_s)
         for gap in np.argsort(-gaps_s):
             if gaps_s[gap] <= longest_s:

@@ -22,8 +22,9 @@ from weir.operators.base import Emit, Frozen, Operator, OperatorContext, Operato
 from weir.operators.user_code import operator_label
 from weir.operators.windows.definition import WindowDefinition, shown
 from weir.operators.windows.event_time import SessionWindows
+from weir.operators.windows.sessions.heads import Asked
 from weir.operators.windows.sessions.pieces import FIRST, LAST, PieceLayout, SessionPieces, gap_of, stored_schema
-from weir.operators.windows.sessions.runs import Asked, SessionRuns, Step
+from weir.operators.windows.sessions.runs import SessionRuns, Step
 from weir.operators.windows.sessions.store import SessionStore, are_near
 from weir.snapshot.parts import Progress
 from weir.snapshot.watermarks import END_US, NEVER_US
@@ -37,6 +38,9 @@ STATE = "sessions"
 
 HEAD_SHARE = 0.5
 """Of the memory for rows that are in no file yet, for the newest sessions. The rest is for those that were sealed."""
+
+MOVED_SESSIONS_MAX = 65_536
+"""So many are moved at once, to leave the room behind that others took."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +217,7 @@ class SessionAggregateOperator(Operator):
             self._forget_sessions(min(self._left_us, ended_us))
             if self._left_us <= ended_us:
                 self._left_us = NEVER_US
-        self._store.compact()
+        self._tidy()
         self._make_room()
         return time_us
 
@@ -339,6 +343,16 @@ class SessionAggregateOperator(Operator):
 
     # --- Where sessions lie ---
 
+    def _tidy(self) -> None:
+        """Leave a head behind whose sessions are mostly gone: to move many others would hold up the stream."""
+        if not self._store.is_mostly_dead:
+            return
+        is_large = len(self._store) > MOVED_SESSIONS_MAX
+        if is_large and self._budget.directory is None and self._runs.has_room and not self._changed:
+            self._retire()
+        else:
+            self._store.compact()
+
     def _make_room(self) -> None:
         """Nobody holds slots now, but for those that have changed: seal the head, if it has become too large."""
         if self._budget.directory is None or self._changed:
@@ -348,11 +362,15 @@ class SessionAggregateOperator(Operator):
 
     def _seal(self) -> bool:
         """Begin a new head; whether there was one."""
-        if not len(self._store):
-            return False
-        self._runs.seal(self._store)
+        is_any = bool(len(self._store))
+        if is_any:
+            self._retire()
+        self._runs.seal()
+        return is_any
+
+    def _retire(self) -> None:
+        self._runs.retire(self._store)
         self._store = SessionStore(self._spec.of.layout, self._context, self._spec.gap_us)
-        return True
 
     def _seal_for_good(self) -> bool:
         """The same, and put its sessions into segments here and now."""

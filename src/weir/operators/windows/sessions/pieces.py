@@ -136,10 +136,9 @@ class PieceLayout:
         """Sessions of a store, as pieces."""
         return SessionPieces(store.keys(slots), store.starts(slots), store.lasts(slots), store.accumulators.read(slots))
 
-    def rows_in(self, store: SessionStore) -> Iterator[tuple[int, Ints, SortedRows]]:
-        """All open sessions of a store that takes no more rows, by bucket, in pieces of which none ends within a key:
-        which they are, and their rows."""
-        slots = store.alive
+    def rows_in(self, store: SessionStore, slots: Ints) -> Iterator[tuple[int, Ints, SortedRows]]:
+        """Sessions of a store that takes no more rows, by bucket, in pieces of which none ends within a key: which
+        they are, and their rows."""
         for bucket_us, numbers in self._by_bucket(store.lasts(slots)):
             chosen = slots[numbers]
             order = self.order(store.hashes(chosen))

@@ -7,34 +7,30 @@ A piece that was taken out is marked, and its bucket is gone when all of it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
+from weir.operators.windows.sessions.heads import Asked, RetiredHead, Touching
 from weir.operators.windows.sessions.key_filter import KeyFilter
 from weir.operators.windows.sessions.pieces import PieceLayout, SessionPieces
 from weir.operators.windows.sessions.store import SessionStore, are_near, expanded
 from weir.snapshot.watermarks import END_US
-from weir.state.columns.segments.lot import Lot
-from weir.state.columns.segments.rows import SortedRows
 from weir.state.columns.segments.segment import Segment
 from weir.state.columns.segments.shelf import ShelfBudget
 from weir.state.columns.segments.snapshot import FrozenSegments
 from weir.state.columns.segments.store import SegmentStore
 from weir.state.frozen import RestoredState
 from weir.state.keys.hashing import take_rows
-from weir.state.keys.store import Mask
 from weir.state.keys.xxhash64 import Ints, Words
+
+HEADS_MAX = 4
+"""Stores that are kept as they are, for as long as some of their sessions are open."""
 
 DUE_ROWS_MAX = 131_072
 """Pieces that are taken out of segments at once."""
-
-FREED_SLOTS_MAX = 262_144
-"""Heads of so many sessions are freed by the stream's thread."""
 
 _SAMPLE_ROWS = 256
 """Rows that are looked at, for each part, to tell where keys are to be cut so that parts are about equal."""
@@ -57,99 +53,6 @@ class Step:
         return self.low == 0 and self.high == _ORDER_MAX
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Sessions that may go on in pieces here, and the numbers of their keys."""
-
-    numbers: Ints
-    keys: list[pa.Array]
-    hashes: Words
-    firsts: Ints
-    lasts: Ints
-    number_of: Callable[[Sequence[pa.Array]], Ints]
-
-
-@dataclass
-class Touching:
-    """What touches the sessions that were asked for."""
-
-    rows: list[Ints] = field(default_factory=list)
-    """Sessions that go on …"""
-    lasts: list[Ints] = field(default_factory=list)
-    """… until then at least."""
-    pieces: list[SessionPieces] = field(default_factory=list)
-    """What was taken out of here."""
-
-    def goes_on(self, rows: Ints, lasts: Ints) -> None:
-        self.rows.append(rows)
-        self.lasts.append(lasts)
-
-
-class SealedHead:
-    """A store that takes no more rows, as fast to look at as before, until its sessions lie in segments."""
-
-    lot: Lot
-
-    def __init__(self, store: SessionStore, layout: PieceLayout) -> None:
-        self._store = store
-        self._layout = layout
-        # Neither costs anything until it is touched.
-        self._taken: Mask = np.zeros(store.slots, np.bool_)
-        self._rows: npt.NDArray[np.int32] = np.empty(store.slots, np.int32)
-        """By session: which row of its bucket it is, once there is one."""
-        self._taken_slots: list[Ints] = [np.empty(0, np.int64)]
-        self.filters: dict[Segment, KeyFilter] = {}
-        """Made together with the segments."""
-
-    def rows(self) -> Iterator[tuple[int, SortedRows]]:
-        """For the thread that writes a snapshot, and for any."""
-        done, of = 0, None
-        for bucket_us, slots, rows in self._layout.rows_in(self._store):
-            done, of = done if bucket_us == of else 0, bucket_us
-            self._rows[slots] = np.arange(done, done + len(slots))
-            done += len(slots)
-            yield bucket_us, rows
-
-    def made(self, segment: Segment) -> None:
-        """The same."""
-        self.filters[segment] = KeyFilter(segment.kept.holding.rows().order)
-
-    def taken(self, run: Sequence[Segment]) -> Iterator[tuple[Segment, Ints]]:
-        """Of one of the lot's runs the rows that were taken out before it was there."""
-        slots = np.concatenate(self._taken_slots)
-        slots = slots[self._layout.buckets(self._store.lasts(slots)) == run[0].bucket_us]
-        rows = self._rows[slots].astype(np.int64)
-        first = 0
-        for segment in run:
-            yield segment, rows[(rows >= first) & (rows < first + len(segment))] - first
-            first += len(segment)
-
-    def due(self, after_us: int, until_us: int) -> SessionPieces | None:
-        """Take out what ends in between."""
-        slots = self._store.ended_by(until_us)
-        slots = slots[~self._taken[slots] & (self._store.lasts(slots) > after_us)]
-        return self._take(slots) if len(slots) else None
-
-    def touching(self, asked: Asked, gap_us: int, taken_until_us: int, found: Touching) -> None:
-        rows, slots = self._store.of_keys(self._store.numbers_of(asked.keys, asked.hashes))
-        firsts, lasts = self._store.starts(slots), self._store.lasts(slots)
-        near = are_near(asked.firsts[rows], asked.lasts[rows], firsts, lasts, gap_us) & ~self._taken[slots]
-        rows, slots, lasts = rows[near], slots[near], lasts[near]
-        over = lasts <= taken_until_us
-        found.goes_on(rows[~over], lasts[~over])
-        if over.any():
-            found.pieces.append(self._take(np.unique(slots[over])))
-
-    def parts(self) -> list[object]:
-        """What is to be freed later: small heads are gone at once."""
-        return self._store.parts() if self._store.slots > FREED_SLOTS_MAX else []
-
-    def _take(self, slots: Ints) -> SessionPieces:
-        self._taken[slots] = True
-        self._taken_slots.append(slots)
-        return self._layout.open_in(self._store, slots)
-
-
 class SessionRuns:
     """All of them."""
 
@@ -158,7 +61,8 @@ class SessionRuns:
         self._budget = budget
         self._gap_us = gap_us
         self._store = SegmentStore(layout.segments, budget, name=name, combine=layout.chained, shown=layout.chained)
-        self._heads: list[SealedHead] = []
+        self._heads: list[RetiredHead] = []
+        """The oldest first; those that are sealed before the others."""
         self._useless: list[object] = []
         """Of large heads that are no more: to free that much memory would hold up the stream."""
         self._filters: WeakKeyDictionary[Segment, KeyFilter] = WeakKeyDictionary()
@@ -169,32 +73,53 @@ class SessionRuns:
 
     # --- Sessions come ---
 
-    def seal(self, store: SessionStore) -> None:
-        """Take over a store that takes no more rows; looks at none of its sessions."""
-        head = SealedHead(store, self._layout)
-        head.lot = self._store.seal(head.rows, head.made)
-        self._heads.append(head)
+    @property
+    def has_room(self) -> bool:
+        """Whether another store may be kept as it is."""
+        return len(self._heads) < HEADS_MAX
+
+    def retire(self, store: SessionStore) -> None:
+        """Take over a store that takes no more rows, as it is."""
+        self._heads.append(RetiredHead(store, self._layout))
+
+    def seal(self) -> None:
+        """Stores become segments from now on; looks at none of their sessions."""
+        for head in self._heads:
+            if head.lot is None:
+                head.seal(self._store)
 
     def adopt(self, *, wait: bool = False) -> None:
         """Go over to the segments of heads that were sealed, where they are made."""
-        adopted = 0
-        while adopted < len(self._heads) and (wait or self._heads[adopted].lot.is_made):
-            head = self._heads[adopted]
+        adopted: list[RetiredHead] = []
+        for head in self._heads:
+            if head.lot is None or not (wait or head.lot.is_made):
+                break  # which are made one after the other
             for run in head.lot.runs():
                 for segment, rows in head.taken(run):
                     self._store.mark(segment, rows)
                     self._filters[segment] = head.filters[segment]
-            adopted += 1
+            adopted.append(head)
         if adopted:
             # Exactly these: the next may be made just now, and what was taken out of it is not marked yet.
-            self._store.adopt(lots=adopted)
-            if self._budget.directory is None:  # else it is not much
-                self._useless += [part for head in self._heads[:adopted] for part in head.parts()]
-            del self._heads[:adopted]
+            self._store.adopt(lots=len(adopted))
+        self._let_go_of([*adopted, *self._empty_heads()])
 
     def tend(self, rows: int) -> None:
-        """Between batches, of so many rows the last: go on with what is to be merged."""
+        """Between batches, of so many rows the last: go on with what is to be merged, and free what is of no use."""
         self._store.go_on(rows)
+        self._let_go_of(self._empty_heads())
+        if self._useless:
+            self._useless.pop()
+
+    def _empty_heads(self) -> list[RetiredHead]:
+        """Those that are not sealed, and of which nothing is left."""
+        return [head for head in self._heads if head.lot is None and head.is_empty]
+
+    def _let_go_of(self, heads: list[RetiredHead]) -> None:
+        for head in heads:
+            self._heads.remove(head)
+            if self._budget.directory is None:  # else it is not much
+                self._useless += head.parts()
 
     def take_over(self, pieces: SessionPieces) -> None:
         """Keep pieces out of a checkpoint."""
@@ -324,7 +249,8 @@ class SessionRuns:
 
     def _drop_if_taken(self, bucket_us: int) -> None:
         marks = [segment.marks.bits for segment in self._store.at(bucket_us)]
-        if not self._heads and all(bits is not None and bits.all() for bits in marks):
+        is_sure = all(head.lot is None for head in self._heads)
+        if is_sure and all(bits is not None and bits.all() for bits in marks):
             self._store.drop(bucket_us)
 
     def _filter(self, segment: Segment) -> KeyFilter:

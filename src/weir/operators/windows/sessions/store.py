@@ -172,11 +172,13 @@ class SessionStore:
         """Forget everything."""
         self._start_over(KeyIndex(self._layout.key_schema))
 
+    @property
+    def is_mostly_dead(self) -> bool:
+        """Whether it would pay to leave dead slots behind."""
+        return self._count > COMPACTED_SLOTS_MIN and 2 * self._live < self._count
+
     def compact(self) -> None:
-        """If most slots are dead: give open sessions new ones, and forget the keys of all others. Slots from before
-        mean nothing then."""
-        if self._count <= COMPACTED_SLOTS_MIN or 2 * self._live >= self._count:
-            return
+        """Give open sessions new slots, and forget the keys of all others. Slots from before mean nothing then."""
         old, slots = self.accumulators, self.alive
         keys, starts, lasts = self.keys(slots), self._start[slots], self._last[slots]
         self._start_over(KeyIndex(self._layout.key_schema))

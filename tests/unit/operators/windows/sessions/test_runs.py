@@ -20,7 +20,7 @@ from tests.unit.operators.running import context, on_disk
 from weir.operators.base import Frozen, Restored, RestoredInline
 from weir.operators.windows.definition import WindowDefinition
 from weir.operators.windows.event_time import SessionWindows
-from weir.operators.windows.sessions import pieces, runs
+from weir.operators.windows.sessions import aggregate, heads, pieces, runs
 from weir.operators.windows.sessions import store as session_store
 from weir.operators.windows.sessions.aggregate import (
     STATE,
@@ -28,9 +28,10 @@ from weir.operators.windows.sessions.aggregate import (
     SessionAggregate,
     SessionAggregateOperator,
 )
+from weir.operators.windows.sessions.store import SessionStore
 from weir.snapshot.parts import StatePart
 from weir.snapshot.watermarks import END_US
-from weir.state.columns.segments import merging, store
+from weir.state.columns.segments import lot, merging, store
 from weir.state.frozen import RestoredPart, RestoredParts
 
 GAP_US = 10
@@ -209,7 +210,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "AT_ONCE_ROWS_MAX", 20)
     monkeypatch.setattr(store, "STEP_ROWS", 10)
     monkeypatch.setattr(merging, "SEGMENT_BYTES_MAX", 600)
+    monkeypatch.setattr(lot, "SEGMENT_BYTES_MAX", 600)
+    monkeypatch.setattr(pieces, "PIECE_ROWS", 3)
     monkeypatch.setattr(pieces, "BUCKET_US_MIN", 3)
+    monkeypatch.setattr(aggregate, "MOVED_SESSIONS_MAX", 4)
     monkeypatch.setattr(runs, "DUE_ROWS_MAX", 4)
     monkeypatch.setattr(runs, "_SAMPLE_ROWS", 2)
     monkeypatch.setattr(session_store, "COMPACTED_SLOTS_MIN", 4)
@@ -355,7 +359,7 @@ def test_of_few_sessions_that_had_rows_a_checkpoint_writes_little() -> None:
 
 
 def test_a_large_head_is_freed_by_the_thread_that_writes_the_next_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "FREED_SLOTS_MAX", 4)
+    monkeypatch.setattr(heads, "FREED_SLOTS_MAX", 4)
     subtasks = Subtasks(spec_of(), 1, directory=None)
     subtasks.process([(key, 1, 1) for key in KEYS])
     (frozen,) = subtasks.freeze()
@@ -366,3 +370,28 @@ def test_a_large_head_is_freed_by_the_thread_that_writes_the_next_snapshot(monke
     frozen.states[STATE].discard(lambda: None)
     assert index() is None
     assert len(subtasks.watermark(END_US)) == len(KEYS)
+
+
+def test_many_sessions_are_not_moved_when_most_are_over_and_their_memory_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_store, "COMPACTED_SLOTS_MIN", 4)
+    monkeypatch.setattr(aggregate, "MOVED_SESSIONS_MAX", 10)
+    monkeypatch.setattr(heads, "FREED_SLOTS_MAX", 4)
+    subtasks = Subtasks(spec_of(), 1, directory=None)
+    for time_us in range(3):
+        subtasks.process([(f"{time_us} {number}", 1, time_us) for number in range(20)])
+    (operator,) = subtasks.operators
+    moved = weakref.ref(operator._store._index)
+    sizes: list[int] = []
+    compact = SessionStore.compact
+    monkeypatch.setattr(SessionStore, "compact", lambda store: (sizes.append(len(store)), compact(store)))
+    assert len(subtasks.watermark(GAP_US + 1)) == 40
+    assert not len(operator._store)
+    subtasks.process([("2 5", 1, 3)])
+    ended = [(key, count) for key, _, _, count, *_ in subtasks.watermark(GAP_US + 3)]
+    assert Counter(ended) == Counter([("2 5", 2), *((f"2 {number}", 1) for number in range(20) if number != 5)])
+    for _ in range(20):
+        subtasks.process([("other", 1, 100)])
+    assert moved() is None
+    assert max(sizes, default=0) <= 10
