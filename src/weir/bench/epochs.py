@@ -120,10 +120,10 @@ class _FoldWriter(SinkWriter):
 
 
 def read_epochs(directory: Path) -> list[Epoch]:
-    """The committed epochs, by checkpoint."""
+    """The committed epochs, by checkpoint. One of which it is not noted yet when it was committed is not among them."""
     epochs = []
-    for path in sorted((directory / COMMITTED).glob("*.npz")):
-        with np.load(path) as file:
+    for stamp in sorted((directory / STAMPS).glob("*.npz")):
+        with np.load(directory / COMMITTED / stamp.name) as file:
             arrays: Arrays = {name: file[name] for name in file.files}
         checkpoint, subtask, attempt, rows, last_row_ns = (int(value) for value in arrays.pop("meta"))
         epochs.append(
@@ -133,7 +133,7 @@ def read_epochs(directory: Path) -> list[Epoch]:
                 attempt=attempt,
                 rows=rows,
                 last_row_ns=last_row_ns,
-                committed_ns=int((directory / STAMPS / path.name).read_text()),
+                committed_ns=int(stamp.read_text()),
                 arrays=arrays,
             )
         )
