@@ -23,6 +23,7 @@ from weir.state.columns.growing import grown
 from weir.state.frozen import GONE_COLUMN, FrozenState, RestoredState, StateWriter
 from weir.state.keys.hashing import key_groups
 from weir.state.keys.index import FrozenKeys
+from weir.state.keys.store import Mask
 from weir.state.keys.xxhash64 import Ints
 
 PIECE_ROWS = 16_384
@@ -35,6 +36,9 @@ WHOLE_RATIO = 1.5
 """Rows in the files of a state, for each of its keys, before it is written anew."""
 
 _TIER_RATIO = 4
+
+CHUNK_ROWS_MAX = 65_536
+"""Saved rows are put together up to so many: a stream that has to wait for more would notice."""
 
 ReadSlots = Callable[[Ints], "list[pa.Array]"]
 
@@ -51,7 +55,7 @@ class SlotChanges:
         self.lock = threading.RLock()
         self._dirty: npt.NDArray[np.bool_] = np.zeros(1_024, np.bool_)
         self._base: StatePart | None = None
-        self._unconfirmed: list[tuple[int, Ints]] = []
+        self._unconfirmed: list[tuple[int, Mask]] = []
         """Numbers of freezes since the base, and what changed before each since the one before."""
         self._number = 0
         self._reading: list[FrozenSlots] = []
@@ -68,14 +72,13 @@ class SlotChanges:
 
     def freeze(self, keys: FrozenKeys) -> FrozenSlots:
         """The state as it is now."""
-        changed = np.flatnonzero(self._dirty[: len(keys)])
-        self._dirty[: len(keys)] = False
         self._number += 1
-        self._unconfirmed.append((self._number, changed))
+        self._unconfirmed.append((self._number, self._dirty[: len(keys)].copy()))
+        self._dirty[: len(keys)] = False
         if len(self._unconfirmed) > UNCONFIRMED_MAX:
             # The older one loses its number: if it is confirmed all the same, too much is written, never too little.
             (_, first), (number, second), *rest = self._unconfirmed
-            self._unconfirmed = [(number, np.union1d(first, second)), *rest]
+            self._unconfirmed = [(number, _any([first, second], len(second))), *rest]
         frozen = FrozenSlots(self, keys, self._number, self._since_base(len(keys)))
         self._reading.append(frozen)
         return frozen
@@ -97,22 +100,31 @@ class SlotChanges:
         with self.lock:
             self._reading.remove(frozen)
 
-    def _since_base(self, count: int) -> tuple[StatePart, Ints] | None:
+    def _since_base(self, count: int) -> tuple[StatePart, Mask] | None:
         """What to build on and which slots changed since; None: write everything."""
         base = self._base
         if base is None:
             return None
-        changed = np.unique(np.concatenate([slots for _, slots in self._unconfirmed]))
-        rows = base.detail["rows"] + len(changed)
-        if len(changed) and (len(base.files) >= FILES_MAX or rows > max(WHOLE_RATIO * count, WHOLE_ROWS_MIN)):
+        changed = _any([slots for _, slots in self._unconfirmed], count)
+        some = int(np.count_nonzero(changed))
+        rows = base.detail["rows"] + some
+        if some and (len(base.files) >= FILES_MAX or rows > max(WHOLE_RATIO * count, WHOLE_ROWS_MIN)):
             return None
         return base, changed
+
+
+def _any(masks: Sequence[Mask], count: int) -> Mask:
+    """Of so many slots those that are in one of the masks, of which the older are shorter."""
+    found = np.zeros(count, np.bool_)
+    for mask in masks:
+        found[: len(mask)] |= mask
+    return found
 
 
 class FrozenSlots(FrozenState):
     """The slots as they were."""
 
-    def __init__(self, changes: SlotChanges, keys: FrozenKeys, number: int, since: tuple[StatePart, Ints] | None):
+    def __init__(self, changes: SlotChanges, keys: FrozenKeys, number: int, since: tuple[StatePart, Mask] | None):
         self._changes = changes
         self._keys = keys
         self._number = number
@@ -135,7 +147,7 @@ class FrozenSlots(FrozenState):
     def write(self, out: StateWriter) -> StatePart:
         if self._since is None:
             return self._changes.format.write_whole(self._pieces(None), out)
-        base, changed = self._since
+        base, changed = self._since[0], np.flatnonzero(self._since[1])
         return self._changes.format.write_changes(base, self._pieces(changed), out) if len(changed) else base
 
     def confirmed(self, part: StatePart) -> None:
@@ -193,9 +205,14 @@ class _Saved:
         self._at[slots] = np.arange(self._rows + 1, self._rows + 1 + len(slots))
         self._rows += len(slots)
         self._chunks.append(list(columns))
-        while len(self._chunks) > 1 and len(self._chunks[-2][0]) < _TIER_RATIO * len(self._chunks[-1][0]):
+        while len(self._chunks) > 1 and self._are_small(*self._chunks[-2:]):
             last, before = self._chunks.pop(), self._chunks.pop()
             self._chunks.append([pa.concat_arrays([a, b]) for a, b in zip(before, last, strict=True)])
+
+    @staticmethod
+    def _are_small(before: list[pa.Array], last: list[pa.Array]) -> bool:
+        rows, more = len(before[0]), len(last[0])
+        return rows < _TIER_RATIO * more and rows + more <= CHUNK_ROWS_MAX
 
     def positions(self, slots: Ints) -> Ints:
         """Where the slots are saved, or -1."""
