@@ -88,12 +88,19 @@ class Versions:
     def find(self, batch: pa.RecordBatch, side: JoinSide, times: Ints) -> Iterator[Found]:
         """The newest version, at or before its time, of each row's key; rows without one are in none of the answers."""
         order = places(side.hashes(batch), self._max_parallelism)
+        by_order = np.argsort(order)
+        order = order[by_order]
         best_us = np.full(len(times), NEVER_US, np.int64)
         chosen = np.full(len(times), -1, np.int64)
         positions = np.zeros(len(times), np.int64)
         segments = self.store.at(ALL_TIME)
         for number, segment in enumerate(segments):
-            rows, found = self._newest(segment, batch, side, order, times)
+            # A large run is many segments, and each has the versions of few keys.
+            start = int(np.searchsorted(order, np.uint64(segment.bounds.low)))
+            stop = int(np.searchsorted(order, np.uint64(segment.bounds.high), side="right"))
+            if start == stop:
+                continue
+            rows, found = self._newest(segment, batch, side, by_order[start:stop], order[start:stop], times)
             found_us = segment.times[found]
             # Of equal times what came last holds.
             better = np.flatnonzero(found_us >= best_us[rows])
@@ -117,14 +124,14 @@ class Versions:
         return rows.take(np.flatnonzero(kept))
 
     def _newest(
-        self, segment: Segment, batch: pa.RecordBatch, side: JoinSide, order: Words, times: Ints
+        self, segment: Segment, batch: pa.RecordBatch, side: JoinSide, rows: Ints, order: Words, times: Ints
     ) -> tuple[Ints, Ints]:
-        """The rows that find a version in a segment, and where."""
+        """Of some rows, in their order, those that find a version in a segment, and where."""
         versions = segment.kept.rows()
         starts = np.searchsorted(versions.order, order)
-        rows = np.flatnonzero(versions.order.take(starts, mode="clip") == order)
-        starts = starts[rows]
-        stops = np.searchsorted(versions.order, order[rows], side="right")
+        known = np.flatnonzero(versions.order.take(starts, mode="clip") == order)
+        rows, starts = rows[known], starts[known]
+        stops = np.searchsorted(versions.order, order[known], side="right")
         positions = _last_until(versions.times, starts, stops, times[rows]) - 1
         return self._of_same_key(versions, batch, side, rows=rows, starts=starts, positions=positions)
 

@@ -17,7 +17,7 @@ from weir.state.columns.segments.segment import Bounds, Run
 from weir.state.columns.segments.shelf import KeptRows, Shelf
 from weir.state.keys.xxhash64 import Ints
 
-AT_ONCE_ROWS_MAX = 262_144
+AT_ONCE_ROWS_MAX = 131_072
 """Runs of so many rows together are merged at once."""
 
 
@@ -50,10 +50,11 @@ class _Cursor:
         self._at = 0
         self._position = 0
         self._base = first
+        self.left = len(run)
 
     @property
     def is_done(self) -> bool:
-        return self._at == len(self._segments)
+        return not self.left
 
     def limit(self, rows: int) -> int:
         """The order of a row that is about so far ahead; never behind the end of a segment."""
@@ -70,6 +71,7 @@ class _Cursor:
         marks = segment.marks.bits
         numbers = np.arange(self._base + start, self._base + stop)
         self._position = stop
+        self.left -= stop - start
         if stop == len(rows):
             self._at, self._position = self._at + 1, 0
             self._base += len(rows)
@@ -100,14 +102,20 @@ class Merge:
             for segment in run.segments:
                 segment.marks.log = []
 
-    def step(self, rows_max: int) -> bool:
-        """Merge about so many rows more; whether it is done."""
+    def step(self, rows_max: int) -> int:
+        """Merge about so many rows more; how many they were."""
         cursors = [cursor for cursor in self._cursors if not cursor.is_done]
-        if cursors:
-            each = max(rows_max // len(cursors), 1)
-            until = min(cursor.limit(each) for cursor in cursors) | self._shared
-            taken = [part for cursor in cursors if (part := cursor.take(until)) is not None]
-            self._add(taken)
+        if not cursors:
+            return 0
+        left = sum(cursor.left for cursor in cursors)
+        # Keys lie in all runs alike, so that of each a share by its size is about as far.
+        shares = (-(-rows_max * cursor.left // left) for cursor in cursors)
+        until = min(cursor.limit(share) for cursor, share in zip(cursors, shares, strict=True)) | self._shared
+        self._add([part for cursor in cursors if (part := cursor.take(until)) is not None])
+        return left - sum(cursor.left for cursor in cursors)
+
+    @property
+    def is_done(self) -> bool:
         return all(cursor.is_done for cursor in self._cursors)
 
     @property

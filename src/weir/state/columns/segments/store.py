@@ -21,14 +21,16 @@ from weir.state.columns.segments.snapshot import FrozenSegment, FrozenSegments, 
 from weir.state.frozen import RestoredState
 from weir.state.keys.xxhash64 import Ints
 
-RATIO = 4
-"""A run is at least so many times larger than the next, so that there are few of them."""
+RATIO = 2
+"""A run is at least so many times larger than the next, so that there are few of them. With four there would be fewer,
+but rows would be merged more often."""
 
-STEP_ROWS = 65_536
+STEP_ROWS = 32_768
 """Rows that are merged with each batch, while there is something to merge."""
 
-STEP_RATIO = 8
-"""And so many for each row that has come: a row is merged as often as there are sizes of runs."""
+STEP_RATIO = 4
+"""And so many for each row that has come, and for each merge that its bucket has under way: a row is merged as often as
+there are sizes of runs, so that larger state needs more."""
 
 TENDED_ROWS, TENDED_RATIO = 4_096, 4
 """The same where rows come by lots, which are merged while other rows come: less at once, so that none waits long."""
@@ -59,8 +61,8 @@ class SegmentStore:
         self._shown = shown
         self._combine_all = combine_all or combine
         self._buckets: dict[int, list[Run]] = {}
-        self._merges: dict[int, Merge] = {}
-        """By bucket: those that go on a piece at a time."""
+        self._merges: dict[int, list[Merge]] = {}
+        """By bucket: those that go on a piece at a time, each of younger runs than the one before it."""
         self.time_us = NEVER_US
         """How far event time has come, where the operator says so."""
         self.since_us = NEVER_US
@@ -143,7 +145,8 @@ class SegmentStore:
         for bucket_us in {segment.bucket_us for segment in segments}:
             self._merge_tail(bucket_us)
         if self._merges:
-            self.work(STEP_ROWS + STEP_RATIO * sum(map(len, segments)))
+            behind = max(map(len, self._merges.values()))
+            self.work(STEP_ROWS + STEP_RATIO * behind * sum(map(len, segments)))
         self._budget.settle()
 
     def relax(self) -> None:
@@ -153,10 +156,10 @@ class SegmentStore:
     def work(self, rows: int) -> None:
         """Go on with merges that are under way, by about so many rows."""
         while self._merges and rows > 0:
-            bucket_us = next(iter(self._merges))
-            step = min(rows, STEP_ROWS)
-            rows -= step
-            if self._merges[bucket_us].step(step):
+            bucket_us, merges = next(iter(self._merges.items()))
+            # The youngest runs are the smallest: who looks for rows has fewest to look into when those go first.
+            rows -= merges[-1].step(min(rows, STEP_ROWS))
+            if merges[-1].is_done:
                 rows -= self._finish(bucket_us, at_once_max=max(rows, 0))
 
     def settle(self) -> None:
@@ -196,8 +199,7 @@ class SegmentStore:
 
     def _drop_adopted(self, bucket_us: int) -> None:
         self._buckets.pop(bucket_us, None)
-        merge = self._merges.pop(bucket_us, None)
-        if merge is not None:
+        for merge in self._merges.pop(bucket_us, ()):
             merge.give_up()
 
     def drop_before(self, time_us: int) -> None:
@@ -225,7 +227,7 @@ class SegmentStore:
         for run in due:
             if len(run) <= AT_ONCE_ROWS_MAX:
                 self._merge_at_once(bucket_us, [run])
-            elif bucket_us not in self._merges:
+            elif bucket_us not in self._merges:  # else some younger runs may be on their way already
                 self._begin(bucket_us, [run])
         if due:
             self._merge_tail(bucket_us)
@@ -284,8 +286,7 @@ class SegmentStore:
         if rows <= (AT_ONCE_ROWS_MAX if at_once_max is None else at_once_max):
             self._merge_at_once(bucket_us, runs)
             return rows
-        if bucket_us not in self._merges:
-            self._begin(bucket_us, runs)
+        self._begin(bucket_us, runs)
         return 0
 
     def _merge_at_once(self, bucket_us: int, runs: Sequence[Run]) -> None:
@@ -294,14 +295,17 @@ class SegmentStore:
 
     def _begin(self, bucket_us: int, runs: Sequence[Run]) -> None:
         combine = self._combining(bucket_us, runs)
-        self._merges[bucket_us] = Merge(runs, self.layout, combine=combine, shelf=self._shelf)
+        merge = Merge(runs, self.layout, combine=combine, shelf=self._shelf)
+        self._merges.setdefault(bucket_us, []).append(merge)
 
     def _combining(self, bucket_us: int, runs: Sequence[Run]) -> Combine | None:
         return self._combine_all if runs[0] is self._buckets[bucket_us][0] else self._combine
 
     def _finish(self, bucket_us: int, *, at_once_max: int) -> int:
-        """The end of a merge. How many rows were merged at once behind it."""
-        merge = self._merges.pop(bucket_us)
+        """The end of the youngest merge. How many rows were merged at once behind it."""
+        merge = self._merges[bucket_us].pop()
+        if not self._merges[bucket_us]:
+            del self._merges[bucket_us]
         if merge.is_void:
             merge.give_up()
             return 0
