@@ -18,7 +18,7 @@ ROWS = pa.schema([("key", pa.int64())])
 BATCH_ROWS = 64
 
 
-@pytest.mark.parametrize("batches", [300, 3_000])
+@pytest.mark.parametrize("batches", [300, 1_000])
 def test_there_are_few_runs_and_a_batch_has_few_rows_merged_however_many_came(
     batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
