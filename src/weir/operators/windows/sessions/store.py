@@ -64,6 +64,7 @@ class SessionStore:
         keys = self._index.slots([batch.column(key) for key in self._layout.keys])
         slots = self._place(keys, times, times)
         self.accumulators.add_rows(batch, slots, count=self._count)
+        self._filled = self._count
         return slots
 
     def combine_rows(self, batch: pa.RecordBatch, times: Ints) -> bool:
@@ -77,6 +78,7 @@ class SessionStore:
         """Take pieces of sessions, with accumulators; the session of each."""
         slots = self._place(self._index.slots(keys), starts, lasts)
         self.accumulators.merge(columns, slots, count=self._count)
+        self._filled = self._count
         return slots
 
     # --- Looking at sessions ---
@@ -166,6 +168,7 @@ class SessionStore:
         """Forget all sessions, but not the keys."""
         self.accumulators.clear()
         self._count = self._live = 0
+        self._filled = 0
         self._sessions[:] = 0
 
     def forget_keys(self) -> None:
@@ -189,11 +192,14 @@ class SessionStore:
             np.add.at(self._sessions, found, 1)
             self._only[found] = np.where(self._sessions[found] == 1, placed, -1)
             old.pour(slots, self.accumulators, placed, count=self._count)
+            self._filled = self._count
 
     def _start_over(self, index: KeyIndex) -> None:
         self._index = index
         self.accumulators = Accumulators(self._layout, self._context)
         self._count = self._live = 0
+        self._filled = 0
+        """So many slots have accumulators; those behind them are new."""
         self._start: Ints = np.empty(0, np.int64)
         self._last: Ints = np.empty(0, np.int64)
         self._key: npt.NDArray[np.int32] = np.empty(0, np.int32)
@@ -285,7 +291,8 @@ class SessionStore:
         gone = np.flatnonzero(into[groups[own]] != held)[::-1]
         if len(gone):
             merged, targets = held[gone], into[groups[own[gone]]]
-            self.accumulators.pour(merged, self.accumulators, targets, count=self._count)
+            # New slots get theirs later: kernels would take them for old ones, if they were told of them now.
+            self.accumulators.pour(merged, self.accumulators, targets, count=self._filled)
             self._alive[merged] = False
             self._live -= len(merged)
         old, new = np.flatnonzero(into >= 0), np.flatnonzero(into < 0)

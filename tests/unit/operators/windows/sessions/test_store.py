@@ -1,13 +1,24 @@
-"""Sessions that go on with another gap, or another lateness, than they began with."""
+"""Sessions that meet; and those that go on with another gap, or another lateness, than they began with."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+import weir
 from tests.unit.operators.windows.sessions.test_runs import Subtasks, spec_of
 from weir.snapshot.watermarks import END_US
+
+
+def test_a_session_that_begins_where_two_others_meet_takes_nothing_over_from_them() -> None:
+    text = pl.col("value").cast(pl.String)
+    aggregates = {"n": weir.count(), "first": weir.first("value"), "low": weir.min(text), "high": weir.max(text)}
+    subtasks = Subtasks(spec_of(aggregates=aggregates), 1, directory=None)
+    subtasks.process([("a", 1, 0), ("a", 9, 15)])
+    subtasks.process([("a", 3, 8), ("b", 5, 5)])
+    assert set(subtasks.watermark(END_US)) == {("a", 0, 25, 3, 1, "1", "9"), ("b", 5, 15, 1, 5, "5", "5")}
 
 
 @pytest.mark.parametrize("place", ["heap", "disk"])
