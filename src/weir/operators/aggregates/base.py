@@ -37,6 +37,16 @@ class Aggregate(ABC):
         """Whether lifting single rows is cheap, so that rows may go through the exchange uncombined."""
         return True
 
+    @property
+    def numbered(self) -> Aggregate:
+        """The same where partial results come together in another order than the rows came, if that matters to it."""
+        return self
+
+    @property
+    def reads_arrival(self) -> bool:
+        """Whether it reads the numbers of rows."""
+        return False
+
     @abstractmethod
     def output_type(self, input_schema: pa.Schema) -> pa.DataType:
         """The type of the final value, or SchemaError."""

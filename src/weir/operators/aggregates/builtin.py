@@ -138,34 +138,7 @@ class Extreme(Aggregate):
         return [pa.field("value", self.output_type(input_schema))]
 
     def lift(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        return [_in_flight(read_input(self.column, batch))]
-
-    def kernel(self, input_schema: pa.Schema, name: str) -> Kernel:
-        return make_kernel(self.accumulators(input_schema), [self.rule], name)
-
-    def final(self, accumulators: Sequence[pa.Array]) -> pa.Array:
-        return accumulators[0]
-
-
-@dataclass(frozen=True, eq=False)
-class Chosen(Aggregate):
-    """The value of the first or the last row."""
-
-    column: Input
-    rule: Rule
-
-    @property
-    def kind(self) -> str:
-        return self.rule
-
-    def output_type(self, input_schema: pa.Schema) -> pa.DataType:
-        return in_flight_type(input_type(self.column, input_schema, self.rule))
-
-    def accumulators(self, input_schema: pa.Schema) -> list[pa.Field]:
-        return [pa.field("value", self.output_type(input_schema))]
-
-    def lift(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        return [_in_flight(read_input(self.column, batch))]
+        return [in_flight(read_input(self.column, batch))]
 
     def kernel(self, input_schema: pa.Schema, name: str) -> Kernel:
         return make_kernel(self.accumulators(input_schema), [self.rule], name)
@@ -193,6 +166,12 @@ def make_kernel(fields: Sequence[pa.Field], rules: Sequence[Rule], name: str) ->
     return FrameKernel(fields, merge, sums_of=name if "add" in rules else None, rules=rules)
 
 
+def in_flight(array: pa.Array) -> pa.Array:
+    """The same in the type that it has in flight."""
+    kind = in_flight_type(array.type)
+    return array if array.type == kind else array.cast(kind)
+
+
 def _sum_type(kind: pa.DataType, function: str, column: Input) -> pa.DataType:
     types = pa.types
     if types.is_integer(kind) or types.is_boolean(kind):
@@ -214,11 +193,6 @@ def _cast(array: pa.Array, kind: pa.DataType, what: str) -> pa.Array:
         return array.cast(kind)
     except pa.ArrowInvalid as error:
         raise DataError(f"{what}: a value does not fit into {format_type(kind)}: {error}") from None
-
-
-def _in_flight(array: pa.Array) -> pa.Array:
-    kind = in_flight_type(array.type)
-    return array if array.type == kind else array.cast(kind)
 
 
 def _count_valid(array: pa.Array) -> pa.Array:

@@ -10,16 +10,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from weir.errors import SchemaError
 from weir.operators.aggregates.base import Aggregate
+from weir.operators.aggregates.chosen import ARRIVAL, as_accumulators
 from weir.operators.base import KEY_GROUP_COLUMN
 from weir.operators.expressions.polars_bridge import in_flight_type
 from weir.schema import format_schema
 from weir.state.keys.hashing import check_key_type
+from weir.state.keys.xxhash64 import Ints
 
 KIND_METADATA = b"weir.aggregate"
+
+_LONG_AGO = 1 << 62
+"""A time less this is below any number that is given."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +74,16 @@ class AggregateLayout:
         }
 
     @cached_property
+    def arrivals(self) -> tuple[str, ...]:
+        """Those of them that are numbers of rows."""
+        return tuple(
+            f"{output}#{number}"
+            for output, aggregate in self.aggregates.items()
+            for number, field in enumerate(aggregate.accumulators(self.input_schema))
+            if aggregate.reads_arrival and field.name == ARRIVAL
+        )
+
+    @cached_property
     def combined(self) -> pa.Schema:
         """Keys and accumulators: what travels to the owner of a key."""
         return pa.schema([*self.key_schema, *(field for fields in self.accumulators.values() for field in fields)])
@@ -89,7 +106,7 @@ class AggregateLayout:
 
     def refusal(self, stored: pa.Schema) -> str | None:
         """Why a state table of this schema cannot be taken over; None: it can."""
-        expected = self.stored
+        expected = pa.schema([f for f in self.stored if f.name in stored.names or f.name not in self.arrivals])
         try:
             stored.empty_table().select(expected.names).cast(expected)
         except (KeyError, ValueError) as error:
@@ -103,6 +120,21 @@ class AggregateLayout:
                     "cannot go on from there; give the column another name, or the aggregate another uid"
                 )
         return None
+
+    def with_arrivals(self, table: pa.Table, times: str) -> pa.Table:
+        """A state table of an aggregate that did not number rows yet: they have come in the order of this column of
+        times, and before any that are numbered."""
+        for name in self.arrivals:
+            if name in table.column_names:
+                continue
+            numbers: Ints = table.column(times).to_numpy() - _LONG_AGO
+            lengths = None
+            if pa.types.is_list(self.combined.field(name).type):
+                values = self.combined.field(self.combined.get_field_index(name) - 1).name
+                lengths = pc.list_value_length(table.column(values)).to_numpy()
+                numbers = np.repeat(numbers, lengths)
+            table = table.append_column(name, as_accumulators(numbers, lengths))
+        return table
 
 
 def output_of(column: str) -> str:

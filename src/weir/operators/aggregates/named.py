@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weir.operators.aggregates.base import Aggregate, Input
-from weir.operators.aggregates.builtin import Average, Chosen, Count, Extreme, Sum
+from weir.operators.aggregates.builtin import Average, Count, Extreme, Sum
+from weir.operators.aggregates.chosen import Chosen
 from weir.operators.aggregates.custom import aggregate
 from weir.operators.aggregates.top import Top
 

@@ -15,6 +15,8 @@ import polars as pl
 import pyarrow as pa
 
 from weir.errors import DataError
+from weir.operators.aggregates.base import Aggregate
+from weir.operators.aggregates.chosen import ARRIVAL
 from weir.operators.aggregates.frames import distinct
 from weir.operators.aggregates.layout import AggregateLayout
 from weir.operators.aggregates.slot_store import SlotStore, store_for
@@ -42,6 +44,7 @@ class Accumulators:
             aggregate.kernel(layout.input_schema, output) for output, aggregate in layout.aggregates.items()
         ]
         self._widths = [len(fields) for fields in layout.accumulators.values()]
+        self._are_numbered = bool(layout.arrivals)
         for kernel in self._kernels if shows_every_row else ():
             kernel.show_every_row()
 
@@ -49,20 +52,25 @@ class Accumulators:
         """Whether rows of the user may be merged before they are sent on: if not, whoever gets their sums could not
         tell what they were in between."""
         with blamed(self._context):
-            adding = [(a, k) for a, k in zip(self._aggregates, self._kernels, strict=True) if k.adds_numbers]
-            return all(kernel.can_combine(aggregate.lift(batch)) for aggregate, kernel in adding)
+            adding = [(*of, k) for of, k in zip(self._reading(batch), self._kernels, strict=True) if k.adds_numbers]
+            return all(kernel.can_combine(aggregate.lift(part)) for aggregate, part, kernel in adding)
 
     def add_rows(self, batch: pa.RecordBatch, slots: Ints, *, count: int) -> None:
         """Merge rows of the user; there are `count` slots by now."""
         with blamed(self._context):
-            for aggregate, kernel in zip(self._aggregates, self._kernels, strict=True):
-                touched, arrays = aggregate.lift_grouped(batch, slots)
+            for (aggregate, part), kernel in zip(self._reading(batch), self._kernels, strict=True):
+                touched, arrays = aggregate.lift_grouped(part, slots)
                 kernel.merge(touched, arrays, count=count)
 
     def lift(self, batch: pa.RecordBatch) -> list[pa.Array]:
         """The accumulators of each row of the user by itself, those of all aggregates side by side."""
         with blamed(self._context):
-            return [array for aggregate in self._aggregates for array in aggregate.lift(batch)]
+            return [array for aggregate, part in self._reading(batch) for array in aggregate.lift(part)]
+
+    def _reading(self, batch: pa.RecordBatch) -> list[tuple[Aggregate, pa.RecordBatch]]:
+        """What each aggregate reads: the numbers of rows are there for those that ask for them."""
+        plain = batch.drop_columns([ARRIVAL]) if self._are_numbered else batch
+        return [(aggregate, batch if aggregate.reads_arrival else plain) for aggregate in self._aggregates]
 
     def merge(self, columns: Sequence[pa.Array], slots: Ints, *, count: int) -> None:
         """Merge accumulators, those of all aggregates side by side; there are `count` slots by now."""

@@ -7,7 +7,7 @@ slot, as a list of structs. Whole columns only: one sort for all slots of a batc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from weir.errors import SchemaError
 from weir.operators.aggregates.base import Aggregate, input_type
+from weir.operators.aggregates.chosen import ARRIVAL
 from weir.operators.aggregates.frames import SLOT, FrameKernel
 from weir.operators.expressions.polars_bridge import in_flight_type, series_to_arrow, to_polars
 from weir.schema import format_type
@@ -27,13 +28,23 @@ ROWS = "rows"
 
 @dataclass(frozen=True, eq=False)
 class Top(Aggregate):
-    """`columns` None: all columns of the rows. `reverse`: for each column of `by` whether the least come first."""
+    """`columns` None: all columns of the rows. `reverse`: for each column of `by` whether the least come first.
+    `by_number`: rows are numbered, and of those that are equal the lowest numbers are kept; else they come in order."""
 
     count: int
     by: tuple[str, ...]
     columns: tuple[str, ...] | None
     reverse: tuple[bool, ...]
     ties: bool
+    by_number: bool = False
+
+    @property
+    def numbered(self) -> Aggregate:
+        return replace(self, by_number=True)
+
+    @property
+    def reads_arrival(self) -> bool:
+        return self.by_number
 
     @property
     def lifts_rows(self) -> bool:
@@ -46,17 +57,14 @@ class Top(Aggregate):
 
     def accumulators(self, input_schema: pa.Schema) -> list[pa.Field]:
         self._check(input_schema)
-        return [pa.field(ROWS, pa.list_(pa.struct(_fields(input_schema, self._stored(input_schema)))))]
+        rows = pa.field(ROWS, pa.list_(pa.struct(_fields(input_schema, self._stored(input_schema)))))
+        return [rows, *(pa.field(name, pa.list_(pa.int64())) for name in self.numbers)]
 
     def lift(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        rows = to_polars(batch, self._stored(batch.schema)).with_columns(pl.Series(SLOT, np.arange(batch.num_rows)))
-        return [self._in_lists(rows, batch.schema)[1]]
+        return self._in_lists(self._read(batch, np.arange(batch.num_rows)), batch.schema)[1]
 
     def lift_grouped(self, batch: pa.RecordBatch, slots: Ints) -> tuple[Ints, list[pa.Array]]:
-        names = self._stored(batch.schema)
-        rows = self._best(to_polars(batch, names).with_columns(pl.Series(SLOT, slots)))
-        found, lists = self._in_lists(rows, batch.schema)
-        return found, [lists]
+        return self._in_lists(self._best(self._read(batch, slots)), batch.schema)
 
     def kernel(self, input_schema: pa.Schema, name: str) -> Kernel:
         return _TopKernel(self, self.accumulators(input_schema))
@@ -77,6 +85,14 @@ class Top(Aggregate):
         return pa.ListArray.from_arrays(pa.array(offsets), chosen)
 
     # --- How it is done ---
+
+    @property
+    def numbers(self) -> list[str]:
+        """The column with the numbers of rows, if they have some."""
+        return [ARRIVAL] if self.by_number else []
+
+    def _read(self, batch: pa.RecordBatch, slots: Ints) -> pl.DataFrame:
+        return to_polars(batch, [*self._stored(batch.schema), *self.numbers]).with_columns(pl.Series(SLOT, slots))
 
     def _check(self, input_schema: pa.Schema) -> None:
         if not isinstance(self.count, int) or self.count < 1:
@@ -108,14 +124,14 @@ class Top(Aggregate):
         return len(stored) - len(self.columns)
 
     def _best(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The best rows of each slot, by slot and then best first. `rows` come in the order of arrival."""
+        """The best rows of each slot, by slot and then best first. `rows` come in the order of arrival, if they have no
+        numbers."""
         slots = rows.get_column(SLOT).to_numpy()
         if len(slots) and (slots == slots[0]).all():
             rows = self._of_one(rows)
-        descending = [False, *(not least for least in self.reverse)]
+        down = [False, *(not least for least in self.reverse), *(False for _ in self.numbers)]
         # Where the greatest come first nulls come last, and the other way round.
-        nulls_last = [False, *(not least for least in self.reverse)]
-        rows = rows.sort([SLOT, *self.by], descending=descending, nulls_last=nulls_last, maintain_order=True)
+        rows = rows.sort([SLOT, *self.by, *self.numbers], descending=down, nulls_last=down, maintain_order=True)
         slots = rows.get_column(SLOT).to_numpy()
         starts = _starts(slots)
         lengths = np.diff(np.append(starts, len(slots)))
@@ -145,9 +161,9 @@ class Top(Aggregate):
         limit = best.max() if self.reverse[0] else best.min()
         return rows.filter(first <= limit if self.reverse[0] else first >= limit)
 
-    def _in_lists(self, rows: pl.DataFrame, input_schema: pa.Schema) -> tuple[Ints, pa.Array]:
+    def _in_lists(self, rows: pl.DataFrame, input_schema: pa.Schema) -> tuple[Ints, list[pa.Array]]:
         """Slots, and their rows as lists."""
-        return in_lists(rows, _fields(input_schema, self._stored(input_schema)))
+        return in_lists(rows, _fields(input_schema, self._stored(input_schema)), self.numbers)
 
 
 class _TopKernel(FrameKernel):
@@ -160,19 +176,25 @@ class _TopKernel(FrameKernel):
         super().__init__(fields, {})
 
     def _merged(self, incoming: pl.DataFrame) -> pl.DataFrame:
-        slots, lists = in_lists(self._top._best(incoming.explode(ROWS).unnest(ROWS)), self._columns)
-        return pl.DataFrame([pl.Series(SLOT, slots), pl.Series(ROWS, lists)])
+        numbers = self._top.numbers
+        best = self._top._best(incoming.explode(ROWS, *numbers).unnest(ROWS))
+        slots, lists = in_lists(best, self._columns, numbers)
+        named = [pl.Series(name, array) for name, array in zip([ROWS, *numbers], lists, strict=True)]
+        return pl.DataFrame([pl.Series(SLOT, slots), *named])
 
 
-def in_lists(rows: pl.DataFrame, fields: Sequence[pa.Field]) -> tuple[Ints, pa.Array]:
-    """Rows that are sorted by slot: each slot once, and the list of its rows as structs."""
+def in_lists(
+    rows: pl.DataFrame, fields: Sequence[pa.Field], numbers: Sequence[str] = ()
+) -> tuple[Ints, list[pa.Array]]:
+    """Rows that are sorted by slot: each slot once, the list of its rows as structs, and that of their numbers."""
     slots = rows.get_column(SLOT).to_numpy()
     starts = _starts(slots)
     columns = [series_to_arrow(rows.get_column(field.name), field.type) for field in fields]
     structs = pa.StructArray.from_arrays(columns, fields=list(fields))
     offsets = pa.array(np.append(starts, len(slots)).astype(np.int32))
     found: Ints = slots[starts]
-    return found, pa.ListArray.from_arrays(offsets, structs)
+    apart = [rows.get_column(name).to_arrow() for name in numbers]
+    return found, [pa.ListArray.from_arrays(offsets, array) for array in (structs, *apart)]
 
 
 def _starts(slots: Ints) -> Ints:

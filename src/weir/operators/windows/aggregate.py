@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from weir.errors import CheckpointError, ProtocolViolation
 from weir.operators.aggregates.layout import check_same_columns
+from weir.operators.aggregates.numbering import RowNumbers, of_whole_keys
 from weir.operators.aggregates.partial import PartialOperator
 from weir.operators.aggregates.state import Accumulators, in_batches
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
@@ -31,6 +32,7 @@ from weir.snapshot.watermarks import NEVER_US
 from weir.state.columns.segments.grouping import in_key_ranges
 from weir.state.columns.segments.rows import SortedRows, places
 from weir.state.frozen import KEY_GROUP_COLUMN, RestoredState
+from weir.state.keys.hashing import take_rows
 from weir.state.keys.index import KeyIndex
 from weir.state.keys.xxhash64 import Ints, Words
 
@@ -118,6 +120,7 @@ class _HeldPanes:
         self._spec = spec
         self._context = context
         self._store = PaneStore(spec.of.layout, context, spec.windows.step_us)
+        self._numbers = RowNumbers(spec.of.layout)
         self._lifting = Accumulators(spec.of.layout, context)
 
     def __len__(self) -> int:
@@ -128,19 +131,28 @@ class _HeldPanes:
         return len(self._store)
 
     def combine(self, batch: pa.RecordBatch) -> bool:
-        return self._store.combine_rows(batch, self._panes(batch))
+        return self._store.combine_rows(self._numbers.of_rows(batch), self._panes(batch))
 
     def lifted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         keys = self._spec.of.layout.keys_of(batch)
-        columns = [pa.array(self._panes(batch)), *keys, *self._lifting.lift(batch)]
+        accumulators = self._lifting.lift(self._numbers.of_rows(batch))
+        columns = [pa.array(self._panes(batch)), *keys, *accumulators]
         return pa.RecordBatch.from_arrays(columns, schema=self._spec.combined)
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        for group in self._store.groups:
-            for slots in in_batches(group.slots_of()):
-                columns = [pa.array(group.panes_of(slots)), *group.keys_of(slots), *group.accumulators.read(slots)]
-                yield pa.RecordBatch.from_arrays(columns, schema=self._spec.combined)
+        if self._numbers.are_asked_for:
+            parts = [(group, group.slots_of()) for group in self._store.groups]
+            whole = pa.concat_batches([self._read(group, slots) for group, slots in parts])
+            hashes = np.concatenate([group.hashes_of(slots) for group, slots in parts])
+            yield from (take_rows(whole, rows) for rows in of_whole_keys(hashes))
+        else:
+            for group in self._store.groups:
+                yield from (self._read(group, slots) for slots in in_batches(group.slots_of()))
         self._store.clear()
+
+    def _read(self, group: PaneGroup, slots: Ints) -> pa.RecordBatch:
+        columns = [pa.array(group.panes_of(slots)), *group.keys_of(slots), *group.accumulators.read(slots)]
+        return pa.RecordBatch.from_arrays(columns, schema=self._spec.combined)
 
     def forget_keys(self) -> None:
         """They went with their panes."""
@@ -165,6 +177,7 @@ class WindowAggregateOperator(Operator):
         self._kept = KeptPanes(
             self._spec.of.layout, self._spec.stored, self._windows, context=context, state=STATE, time=PANE
         )
+        self._numbers = RowNumbers(self._spec.of.layout, restored)
         if restored is None:
             return
         self._watermark_us = restored.watermark_us
@@ -177,6 +190,7 @@ class WindowAggregateOperator(Operator):
         if not batch.num_rows:
             return
         takes_rows = self._spec.late is not None
+        batch = self._numbers.of_rows(batch) if takes_rows else self._numbers.of_accumulators(batch)
         panes: Ints = (
             self._windows.panes(self._spec.of.times_of(batch, self._context))
             if takes_rows
@@ -219,7 +233,7 @@ class WindowAggregateOperator(Operator):
     def freeze(self) -> Frozen:
         if self._changed:
             raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
-        inline = Progress(self._watermark_us, self.rows_late)
+        inline = Progress(self._watermark_us, self.rows_late, rows_numbered=self._numbers.numbered)
         return Frozen(inline, {STATE: self._kept.freeze()})
 
     def _leave_out(self, part: pa.RecordBatch) -> None:
@@ -330,6 +344,7 @@ class WindowAggregateOperator(Operator):
                 raise CheckpointError(
                     f"{operator_label(self._context)}: the checkpoint's state does not fit: {verdict}"
                 )
+            table = self._spec.of.layout.with_arrivals(table, PANE)
             table = table.select(self._spec.stored.names).cast(self._spec.stored).drop_columns([KEY_GROUP_COLUMN])
             for batch in table.to_batches():
                 if batch.num_rows:

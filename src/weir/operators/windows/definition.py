@@ -48,11 +48,17 @@ class WindowDefinition:
         """Of the accumulators of a key in a pane or session."""
         check_time_column(self.time, self.input_schema)
         hidden = {} if self._counting is not None else {ROWS: Count()}
-        layout = AggregateLayout(tuple(self.keys), {**self.aggregates, **hidden}, self.input_schema)
+        named = {name: of.numbered if self._mixes_order else of for name, of in self.aggregates.items()}
+        layout = AggregateLayout(tuple(self.keys), {**named, **hidden}, self.input_schema)
         layout.check()
         if taken := {START, END} & {*self.keys, *self.aggregates}:
             raise SchemaError(f"a window has a column {sorted(taken)[0]!r} of its own; rename the other")
         return layout
+
+    @property
+    def _mixes_order(self) -> bool:
+        """Whether a window is made of several panes or pieces, which meet in another order than their rows came."""
+        return isinstance(self.windows, SessionWindows) or self.windows.overlaps
 
     @cached_property
     def _counting(self) -> str | None:

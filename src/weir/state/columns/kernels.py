@@ -20,8 +20,9 @@ from weir.state.columns.growing import grown
 from weir.state.keys.columns import Valid, build_fixed, fixed_values, numpy_type, valid_rows
 from weir.state.keys.xxhash64 import Ints
 
-Rule: TypeAlias = Literal["add", "min", "max", "first", "last"]
-"""How two accumulators become one."""
+Rule: TypeAlias = Literal["add", "min", "max", "first", "last", "earliest", "latest"]
+"""How two accumulators become one. Earliest and latest: the one with the least or the greatest number, which is in the
+column behind it."""
 
 _CAPACITY_MIN = 1_024
 _NOTHING = (0, 0, 0, 0)

@@ -20,7 +20,7 @@ from tests import states
 from tests.seeds import seeds
 from tests.unit.operators.running import context, on_disk
 from tests.unit.operators.windows.test_aggregate import batch_answer, rows_of, windowed
-from weir.operators.base import Restored
+from weir.operators.base import Restored, RestoredInline
 from weir.operators.windows import aggregate, kept_panes, panes, partials
 from weir.operators.windows.aggregate import STATE, WindowAggregate, WindowAggregateOperator
 from weir.operators.windows.definition import WindowDefinition
@@ -242,7 +242,8 @@ def test_what_a_checkpoint_and_a_savepoint_show_is_one_row_for_each_key_in_a_pan
             }
         if dice.random() < 0.3:
             one.operator.flush(one.out.append)
-            frozen = one.operator.freeze().states[STATE]
+            whole = one.operator.freeze()
+            frozen = whole.states[STATE]
             one.number += 1
             one.files.prefix = f"{number}-"
             part = frozen.write(one.files)
@@ -251,7 +252,7 @@ def test_what_a_checkpoint_and_a_savepoint_show_is_one_row_for_each_key_in_a_pan
             frozen.confirmed(part)
             if dice.random() < 0.3:
                 found = RestoredParts([RestoredPart(part, GROUPS, one.files)], GROUPS)
-                restored = Restored(states={STATE: found})
+                restored = Restored([RestoredInline(0, 1, whole.inline)], {STATE: found})
                 again = on_disk(str(tmp_path), "20KB") if place == "disk" else None
                 one.operator = WindowAggregate(one.operator._spec.of, 10, late="late").make()  # type: ignore[attr-defined]
                 one.operator.open(context(place=again), restored)

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from weir.errors import CheckpointError, ProtocolViolation
 from weir.operators.aggregates.layout import check_same_columns
+from weir.operators.aggregates.numbering import RowNumbers, of_whole_keys
 from weir.operators.aggregates.partial import PartialOperator
 from weir.operators.aggregates.state import Accumulators, in_batches
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
@@ -25,12 +26,11 @@ from weir.operators.windows.event_time import SessionWindows
 from weir.operators.windows.sessions.heads import Asked
 from weir.operators.windows.sessions.pieces import FIRST, LAST, PieceLayout, SessionPieces, gap_of, stored_schema
 from weir.operators.windows.sessions.runs import SessionRuns, Step
-from weir.operators.windows.sessions.store import SessionStore, are_near
+from weir.operators.windows.sessions.store import SessionStore
 from weir.snapshot.parts import Progress
-from weir.snapshot.watermarks import END_US, NEVER_US
+from weir.snapshot.watermarks import NEVER_US
 from weir.state.columns.segments.shelf import ShelfBudget
 from weir.state.frozen import KEY_GROUP_COLUMN
-from weir.state.keys.hashing import hash_keys
 from weir.state.keys.xxhash64 import Ints
 
 STATE = "sessions"
@@ -112,6 +112,7 @@ class _HeldSessions:
         self._spec = spec
         self._context = context
         self._store = SessionStore(spec.of.layout, context, spec.gap_us)
+        self._numbers = RowNumbers(spec.of.layout)
         self._lifting = Accumulators(spec.of.layout, context)
 
     def __len__(self) -> int:
@@ -122,16 +123,20 @@ class _HeldSessions:
         return self._store.remembered
 
     def combine(self, batch: pa.RecordBatch) -> bool:
-        return self._store.combine_rows(batch, self._times(batch))
+        return self._store.combine_rows(self._numbers.of_rows(batch), self._times(batch))
 
     def lifted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         moments = pa.array(self._times(batch))
-        columns = [moments, moments, *self._spec.of.layout.keys_of(batch), *self._lifting.lift(batch)]
+        accumulators = self._lifting.lift(self._numbers.of_rows(batch))
+        columns = [moments, moments, *self._spec.of.layout.keys_of(batch), *accumulators]
         return pa.RecordBatch.from_arrays(columns, schema=self._spec.combined)
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        store = self._store
-        for slots in in_batches(store.alive):
+        store, alive = self._store, self._store.alive
+        parts = in_batches(alive)
+        if self._numbers.are_asked_for:
+            parts = (alive[rows] for rows in of_whole_keys(store.hashes(alive)))
+        for slots in parts:
             times = [pa.array(store.starts(slots)), pa.array(store.lasts(slots))]
             columns = [*times, *store.keys(slots), *store.accumulators.read(slots)]
             yield pa.RecordBatch.from_arrays(columns, schema=self._spec.combined)
@@ -171,8 +176,7 @@ class SessionAggregateOperator(Operator):
         self._budget = ShelfBudget(context.place)
         self._runs = SessionRuns(self._layout, self._budget, name=STATE, gap_us=gap_us)
         self._store = SessionStore(layout, context, gap_us)
-        rules = self._layout.segments.rules
-        self._minds_order = rules is None or not {"first", "last"}.isdisjoint(rules.values())
+        self._numbers = RowNumbers(layout, restored)
         if restored is None:
             return
         self._watermark_us = restored.watermark_us
@@ -192,8 +196,9 @@ class SessionAggregateOperator(Operator):
             return
         if self._spec.late is not None:
             firsts = lasts = self._spec.of.times_of(batch, self._context)
-            slots = self._store.add_rows(batch, lasts)
+            slots = self._store.add_rows(self._numbers.of_rows(batch), lasts)
         else:
+            batch = self._numbers.of_accumulators(batch)
             columns, width = batch.columns, 2 + len(self._spec.of.keys)
             firsts, lasts = columns[0].to_numpy(), columns[1].to_numpy()
             slots = self._store.merge(columns[2:width], firsts, lasts, columns=columns[width:])
@@ -234,7 +239,10 @@ class SessionAggregateOperator(Operator):
             raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
         self._runs.adopt(wait=True)  # as a rule it is made long since
         self._seal()
-        return Frozen(Progress(self._watermark_us, self.rows_late), {STATE: self._runs.freeze()})
+        return Frozen(
+            Progress(self._watermark_us, self.rows_late, rows_numbered=self._numbers.numbered),
+            {STATE: self._runs.freeze()},
+        )
 
     # --- Sessions end ---
 
@@ -275,7 +283,7 @@ class SessionAggregateOperator(Operator):
         others go on is noted. The sessions that they, and those, have become."""
         become = [slots]
         while len(slots) and not self._runs.is_empty:
-            found = self._runs.touching(self._asked(slots), END_US if self._minds_order else ended_us)
+            found = self._runs.touching(self._asked(slots), ended_us)
             for rows, lasts in zip(found.rows, found.lasts, strict=True):
                 self._store.extend(slots[rows], lasts)
             if not found.pieces:
@@ -293,30 +301,7 @@ class SessionAggregateOperator(Operator):
         """Take pieces back into the head; the session of each."""
         if pieces is None or not len(pieces):
             return np.empty(0, np.int64)
-        if self._minds_order:
-            pieces = self._in_order(pieces)
         return self._store.merge(pieces.keys, pieces.firsts, pieces.lasts, columns=pieces.columns)
-
-    def _in_order(self, pieces: SessionPieces) -> SessionPieces:
-        """Pieces with all that they touch, in the order of time: what is in the head is the youngest, and leaves it."""
-        store, parts = self._store, [pieces]
-        while not self._runs.is_empty:
-            part = parts[-1]
-            hashes = hash_keys(part.keys)
-            numbers = store.numbers_of(part.keys, hashes)
-            asked = Asked(numbers, part.keys, hashes, part.firsts, part.lasts, store.numbers_of)
-            if not (found := self._runs.touching(asked, END_US).pieces):
-                break
-            parts.append(SessionPieces.joined(found))
-        whole = SessionPieces.joined(parts).in_time()
-        rows, slots = store.of_keys(store.numbers_of(whole.keys))
-        near = are_near(
-            whole.firsts[rows], whole.lasts[rows], store.starts(slots), store.lasts(slots), self._spec.gap_us
-        )
-        younger = np.unique(slots[near])
-        pieces = SessionPieces.joined([whole, self._layout.open_in(store, younger)])
-        store.remove(younger)
-        return pieces
 
     def _leave_out(self, batch: pa.RecordBatch, slots: Ints) -> None:
         """Remove sessions that are nothing but late rows. One that was there before is not: its end is further on."""
@@ -381,6 +366,7 @@ class SessionAggregateOperator(Operator):
     def _take_over(self, table: pa.Table) -> None:
         if (verdict := self._spec.verdict(STATE, table.schema)) not in ("same", "evolved"):
             raise CheckpointError(f"{operator_label(self._context)}: the checkpoint's state does not fit: {verdict}")
+        table = self._spec.of.layout.with_arrivals(table, FIRST)
         table = table.select(self._spec.stored.names).cast(self._spec.stored).drop_columns([KEY_GROUP_COLUMN])
         for batch in table.to_batches():
             if batch.num_rows:

@@ -67,10 +67,6 @@ class SessionPieces:
         firsts, lasts = np.concatenate([p.firsts for p in parts]), np.concatenate([p.lasts for p in parts])
         return SessionPieces(keys, firsts, lasts, columns)
 
-    def in_time(self) -> SessionPieces:
-        """Sorted by time."""
-        return self.take(np.lexsort((self.lasts, self.firsts)))
-
 
 def stored_schema(layout: AggregateLayout) -> pa.Schema:
     """The state table: key group, keys, times, accumulators."""
@@ -166,7 +162,7 @@ class PieceLayout:
         several[:-1] |= same
         numbers = np.flatnonzero(several)
         store = SessionStore(self._layout, self._context, self._gap_us)
-        pieces = self.pieces_of(rows.take(numbers).batch).in_time()
+        pieces = self.pieces_of(rows.take(numbers).batch)
         store.merge(pieces.keys, pieces.firsts, pieces.lasts, columns=pieces.columns)
         if len(store) == len(numbers):
             return rows

@@ -36,6 +36,11 @@ class EqualRows:
     of: Ints
     """For each row, which group it is in."""
 
+    @property
+    def lasts(self) -> Ints:
+        """The last row of each group."""
+        return np.append(self.firsts[1:], len(self.of)) - 1
+
 
 def grouped(rows: SortedRows, keys: Sequence[str]) -> EqualRows | None:
     """The groups of rows in their order; None: each is alone."""
@@ -134,18 +139,27 @@ def by_rules(rules: Mapping[str, Rule], chain: ChainRule | None = None) -> Combi
         rows, firsts = groups.rows, groups.firsts
         merged = take_rows(rows.batch, firsts)
         for name, rule in rules.items():
-            column = _merged(rows.batch.column(name), groups, rule, name)
-            merged = merged.set_column(schema.get_field_index(name), schema.field(name), column)
+            at = schema.get_field_index(name)
+            if rule in ("earliest", "latest"):
+                column = _chosen(rows.batch.column(at), rows.batch.column(at + 1), groups, rule)
+            else:
+                column = _merged(rows.batch.column(at), groups, rule, name)
+            merged = merged.set_column(at, schema.field(at), column)
         return SortedRows(rows.order[firsts], rows.times[firsts], merged)
 
     return combined
 
 
+def _chosen(column: pa.Array, numbers: pa.Array, groups: EqualRows, rule: Rule) -> pa.Array:
+    """Of each group the value with the least or the greatest number."""
+    by_number = np.lexsort((numbers.to_numpy(), groups.of))
+    return column.take(pa.array(by_number[groups.firsts if rule == "earliest" else groups.lasts]))
+
+
 def _merged(column: pa.Array, groups: EqualRows, rule: Rule, name: str) -> pa.Array:
     count = len(groups.firsts)
     if rule in ("first", "last"):
-        lasts = np.append(groups.firsts[1:], len(column)) - 1
-        return column.take(pa.array(groups.firsts if rule == "first" else lasts))
+        return column.take(pa.array(groups.firsts if rule == "first" else groups.lasts))
     if is_fixed_width(column.type):
         kernel = FixedKernel([column.type], [rule], name)
         kernel.merge(groups.of, [column], count=count)

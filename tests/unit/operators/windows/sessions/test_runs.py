@@ -10,38 +10,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import weir
 from tests.seeds import seeds
-from tests.states import Shelf, split_by_owner
-from tests.unit.operators.running import context, on_disk
-from weir.operators.base import Frozen, Restored, RestoredInline
+from tests.unit.operators.windows.subtasks import SCHEMA, Result, Row, best_of
+from tests.unit.operators.windows.subtasks import Subtasks as AnySubtasks
+from weir.operators.aggregates import numbering
 from weir.operators.windows.definition import WindowDefinition
 from weir.operators.windows.event_time import SessionWindows
 from weir.operators.windows.sessions import aggregate, heads, pieces, runs
 from weir.operators.windows.sessions import store as session_store
 from weir.operators.windows.sessions.aggregate import (
     STATE,
-    PartialSessionAggregate,
     SessionAggregate,
-    SessionAggregateOperator,
 )
 from weir.operators.windows.sessions.store import SessionStore
-from weir.snapshot.parts import StatePart
 from weir.snapshot.watermarks import END_US
 from weir.state.columns.segments import lot, merging, store
-from weir.state.frozen import RestoredPart, RestoredParts
 
 GAP_US = 10
 KEYS = [None, *"abcdefgh"]
-SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64()), ("ts", pa.timestamp("us"))])
 SUMS = {"n": weir.count(), "total": weir.sum("value"), "low": weir.min("value")}
-ENDS = {**SUMS, "first": weir.first("value"), "last": weir.last("value")}
-
-Row = tuple[str | None, int, int]
-Result = tuple[Any, ...]
+ENDS = {
+    **SUMS,
+    "first": weir.first("value"),
+    "last": weir.last("value"),
+    "best": weir.top(2, by="key", columns=["value"]),  # all are equal: those that came first
+}
 
 
 def spec_of(
@@ -51,11 +47,6 @@ def spec_of(
     return SessionAggregate(definition, lateness_us, late)
 
 
-def batch_of(rows: Sequence[Row]) -> pa.RecordBatch:
-    columns = list(zip(*rows, strict=True))
-    return pa.RecordBatch.from_arrays([pa.array(c, f.type) for c, f in zip(columns, SCHEMA)], schema=SCHEMA)
-
-
 # --- One thread, one dictionary ---------------------------------------------------------------------------
 
 
@@ -63,7 +54,8 @@ def batch_of(rows: Sequence[Row]) -> pa.RecordBatch:
 class Session:
     first: int
     last: int
-    values: list[int] = field(default_factory=list)
+    values: list[tuple[int, int]] = field(default_factory=list)
+    """With the number of each row."""
 
 
 class Model:
@@ -75,7 +67,7 @@ class Model:
         self._watermark_us = -(1 << 62)
         self._open: dict[str | None, list[Session]] = {}
         self._changed: list[tuple[str | None, Session]] = []
-        self.rows_late = 0
+        self.rows = self.rows_late = 0
         self.late: list[Row] = []
 
     def _ended_us(self, lateness_us: int = 0) -> int:
@@ -88,7 +80,8 @@ class Model:
             near = [s for s in held if s.first - time < GAP_US and time - s.last < GAP_US]
             near.sort(key=lambda session: session.first)
             whole = Session(min([time, *(s.first for s in near)]), max([time, *(s.last for s in near)]))
-            whole.values = [v for session in near for v in session.values] + [value]
+            whole.values = [v for session in near for v in session.values] + [(self.rows, value)]
+            self.rows += 1
             self._open[key] = [s for s in held if s not in near] + [whole]
             touched = [(k, whole if s in near else s) for k, s in touched] + [(key, whole)]
         gone_us = self._ended_us(self._lateness_us)
@@ -114,94 +107,23 @@ class Model:
         return [self._result(key, session) for key, session in due]
 
     def _result(self, key: str | None, session: Session) -> Result:
-        values = session.values
+        values = [value for _, value in sorted(session.values)]
         found = {"n": len(values), "total": sum(values), "low": min(values), "first": values[0], "last": values[-1]}
+        found["best"] = best_of(values)
         return (key, session.first, session.last + GAP_US, *(found[name] for name in self._names))
 
 
-# --- The operator, in subtasks ----------------------------------------------------------------------------
+# --- The operator -------------------------------------------------------------------------------------
 
 
-class Subtasks:
-    """All subtasks of the second half, as the engine would run them."""
-
-    def __init__(
-        self, spec: SessionAggregate, parallelism: int, *, directory: Path | None, before: Subtasks | None = None
-    ) -> None:
-        spec.schema([SCHEMA if spec.late is not None else spec.combined])
-        self.spec, self.parallelism, self.directory = spec, parallelism, directory
-        self.operators: list[SessionAggregateOperator] = []
-        self.late: list[pa.RecordBatch] = [] if before is None else before.late
-        self.shelf = Shelf() if before is None else before.shelf
-        old = [] if before is None else before.freeze()
-        parts = [self.written(index, frozen) for index, frozen in enumerate(old)]
-        for index in range(parallelism):
-            operator, here = spec.make(), context(index, parallelism, place=self._place())
-            restored = None
-            if before is not None:
-                inline = [RestoredInline(i, len(old), frozen.inline) for i, frozen in enumerate(old)]
-                groups = [context(i, len(old)).key_groups for i in range(len(old))]
-                mine = [
-                    RestoredPart(part, held, self.shelf)
-                    for part, held in zip(parts, groups, strict=True)
-                    if held.start < here.key_groups.stop and here.key_groups.start < held.stop
-                ]
-                restored = Restored(inline, {STATE: RestoredParts(mine, here.key_groups)})
-            operator.sides = {"late": self.late.append}
-            operator.open(here, restored)
-            self.operators.append(operator)
-
-    def _place(self) -> Any:
-        return None if self.directory is None else on_disk(str(self.directory), memory="20KB")
-
-    def written(self, index: int, frozen: Frozen) -> StatePart:
-        self.shelf.prefix = f"{len(self.shelf.content)}-{index}-"
-        return frozen.states[STATE].write(self.shelf)
-
-    def process(self, rows: Sequence[Row]) -> list[Result]:
-        batch = batch_of(rows)
-        if self.spec.late is None:
-            halves = PartialSessionAggregate(self.spec.of).make()
-            halves.open(context(), None)
-            halves._rows_to_pass = 1 << 30
-            found: list[pa.RecordBatch] = []
-            halves.process(batch, found.append)
-            (batch,) = found
-        return self._emitted(
-            [
-                (lambda out, owner=owner, part=part: self.operators[owner].process(part, out))
-                for owner, part in split_by_owner(batch, ["key"], self.parallelism, 128)
-            ]
-        )
-
-    def flush(self) -> list[Result]:
-        return self._emitted([lambda out, o=o: o.flush(out) for o in self.operators])
-
-    def watermark(self, time_us: int) -> list[Result]:
-        return self._emitted([lambda out, o=o: o.watermark(time_us, out) for o in self.operators])
-
-    def freeze(self) -> list[Frozen]:
-        return [operator.freeze() for operator in self.operators]
-
-    @property
-    def rows_late(self) -> int:
-        return sum(operator.rows_late for operator in self.operators)
+class Subtasks(AnySubtasks):
+    """They emit sessions in the order of their ends, unless these are too many for the memory."""
 
     def _emitted(self, calls: Sequence[Callable[[Any], Any]]) -> list[Result]:
-        found: list[Result] = []
-        for call in calls:
-            batches: list[pa.RecordBatch] = []
-            call(batches.append)
-            rows = [result_of(row) for batch in batches for row in batch.to_pylist()]
-            if self.parallelism == 1 and runs.DUE_ROWS_MAX > 1_000:
-                assert [row[2] for row in rows] == sorted(row[2] for row in rows) or self.spec.lateness_us
-            found += rows
+        found = super()._emitted(calls)
+        if self.parallelism == 1 and runs.DUE_ROWS_MAX > 1_000:
+            assert [row[2] for row in found] == sorted(row[2] for row in found) or self.spec.lateness_us
         return found
-
-
-def result_of(row: dict[str, Any]) -> Result:
-    start, end = (pa.scalar(row[name], pa.timestamp("us")).value for name in ("window_start", "window_end"))
-    return (row["key"], start, end, *list(row.values())[3:])
 
 
 @pytest.fixture
@@ -284,12 +206,14 @@ def test_with_the_sizes_of_production_they_come_out_in_the_order_of_their_ends(
 
 
 @pytest.mark.parametrize("is_on_disk", [False, True], ids=["heap", "disk"])
-@pytest.mark.parametrize("seed", seeds(8))
-def test_the_first_and_the_last_row_of_a_session_stay_so_where_rows_come_in_order(
-    seed: int, is_on_disk: bool, small: None, tmp_path: Path
+@pytest.mark.parametrize("lateness_us", [0, 30])
+@pytest.mark.parametrize("seed", seeds(5))
+def test_the_first_and_the_last_row_of_a_session_are_those_that_came_first_and_last(
+    seed: int, lateness_us: int, is_on_disk: bool, small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = spec_of(aggregates=ENDS)
-    assert run_both(seed, spec, tmp_path if is_on_disk else None, disorder_us=0) > 10
+    monkeypatch.setattr(numbering, "BATCH_ROWS_MAX", 2)
+    spec = spec_of(aggregates=ENDS, lateness_us=lateness_us, late="late" if seed % 3 == 0 else None)
+    assert run_both(seed, spec, tmp_path if is_on_disk else None) > 10
 
 
 # --- What a snapshot is -----------------------------------------------------------------------------------
