@@ -17,7 +17,9 @@ import weir
 from tests.seeds import seeds
 from tests.unit.operators.running import context
 from tests.unit.operators.windows.subtasks import SCHEMA, Result, Row, Subtasks, batch_of, best_of
+from tests.unit.operators.windows.test_aggregate import rows_of
 from tests.unit.operators.windows.test_kept_panes import small_pieces
+from weir import connectors as io
 from weir.operators.aggregates import numbering
 from weir.operators.aggregates.chosen import Chosen, NumberedChosen
 from weir.operators.base import Restored, RestoredInline
@@ -29,6 +31,7 @@ from weir.snapshot.parts import Progress
 from weir.snapshot.watermarks import END_US
 from weir.state.columns.segments.grouping import by_rules
 from weir.state.columns.segments.rows import SortedRows
+from weir.testing import run_local
 
 KEYS = [None, "a", "b", "c"]
 ENDS = {
@@ -248,3 +251,31 @@ def test_whoever_reads_a_checkpoint_chooses_as_the_operator_does(seed: int, kind
 def far(rule: str, count: int) -> pa.Array:
     """Numbers that count for less than any other."""
     return pa.array(np.full(count, 1 << 40 if rule == "first" else -1))
+
+
+@pytest.mark.parametrize("backend", ["heap", "1KB"])
+@pytest.mark.parametrize("windows", [weir.sliding("6s", "2s"), weir.session("3s")], ids=["sliding", "session"])
+@pytest.mark.parametrize("seed", seeds(4))
+def test_a_job_that_crashes_gives_those_that_arrived_first_and_last(
+    seed: int, windows: Any, backend: str, small: Callable[[random.Random], None]
+) -> None:
+    dice = random.Random(seed)
+    small(dice)
+    rows = rows_of(seed).with_columns(value=pl.int_range(pl.len()))
+    place = "heap" if backend == "heap" else weir.RocksDb(memory_max=backend)
+    settings = weir.Settings(batch_rows_max=dice.choice([1, 7, 64]), watermark_interval="1ms")
+    env = weir.Environment(parallelism=dice.randint(1, 3), settings=settings, backend=place)
+    watermark = weir.bounded_disorder("ts", "3s")
+    stream = env.from_collection(rows, watermark=watermark, uid="rows", parallelism=1)
+    results = stream.key_by("key").window(windows, late="late" if seed % 2 else None).agg(ENDS, uid="window")
+    results.write(io.Discard(), uid="out")
+    crashes = tuple(dice.sample(range(5, 120), 3))
+    found = pl.DataFrame(run_local(env, seed=seed, crash_at=crashes, checkpoint_every=4)["out"])
+    assert len(found) > 10
+    for row in found.iter_rows(named=True):
+        inside = pl.col("key").eq_missing(pl.lit(row["key"], pl.Int64))
+        inside &= (pl.col("ts") >= row["window_start"]) & (pl.col("ts") < row["window_end"])
+        values = rows.filter(inside)["value"].to_list()
+        assert (row["n"], row["first"], row["last"]) == (len(values), values[0], values[-1])
+        assert (row["first_text"], row["last_text"]) == (str(values[0]), str(values[-1]))
+        assert row["best"] == [{"value": value} for value in values[:2]]
