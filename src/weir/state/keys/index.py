@@ -36,6 +36,12 @@ _TABLE_SIZE_MIN = 1_024
 _FIRST_ROWS = 2_048
 """Rows that are inserted before the others: where a batch has few keys, the others then find theirs."""
 
+_REPEATS_MIN = 2
+"""Rows to each new key of a batch, from which on it pays to insert some rows of the next batch before the others."""
+
+_WINDOW = np.arange(8)
+"""Places that are looked at together."""
+
 _MOVED_AT_ONCE = 16_384
 """Keys that move to a larger table at once: what is in between stays in the processor's cache."""
 
@@ -44,6 +50,7 @@ _SLOT = np.uint64(0x00000000_FFFFFFFF)
 key moves to a larger table without a look at its whole hash."""
 
 _HALF = np.uint64(32)
+_ONE = np.uint64(1)
 
 _SHRINK_FACTOR = 32
 """A table so many times larger than its use is dropped on clear()."""
@@ -79,6 +86,8 @@ class KeyIndex:
         self._exact = len(schema) == 1 and _hash_is_exact(plain_type(schema.field(0).type))
         self._dense = DenseKeys() if len(schema) == 1 and may_be_dense(schema.field(0).type) else None
         """In place of the table, until keys come that lie far apart."""
+        self._has_repeats = True
+        """Whether new keys had several rows each in the last batch that had some."""
         self._null_slot = -1
         self._start(_TABLE_SIZE_MIN, capacity=0)
 
@@ -182,20 +191,37 @@ class KeyIndex:
         """Move rows on until they meet their own key, noted in `found`, or a free place: those are returned."""
         free_rows, free_positions = [rows[:0]], [positions[:0]]
         while len(rows):
+            positions = self._onward(positions, batch.hashes[rows])
             same, met = self._met(positions, batch, rows)
             found[rows] = met
-            free = met < 0
-            if free.any():
-                indexes = np.flatnonzero(free)
-                free_rows.append(rows[indexes])
-                free_positions.append(positions[indexes])
-            onward = np.flatnonzero(~(same | free))
+            free = np.flatnonzero(met < 0)
+            free_rows.append(rows[free])
+            free_positions.append(positions[free])
+            onward = np.flatnonzero(~same & (met >= 0))
             rows, positions = rows[onward], (positions[onward] + 1) & int(self._mask)
         return np.concatenate(free_rows), np.concatenate(free_positions)
 
+    def _onward(self, positions: Ints, hashes: Words) -> Ints:
+        """From these places on, the first that are free, or where half of the hash is the same."""
+        halves, entries = hashes << _HALF, self._table.take(positions, mode="clip")
+        left = np.flatnonzero(((entries ^ halves) > _SLOT) & (entries != 0))
+        positions = positions.copy()
+        positions[left] += 1  # beyond the last place, too: the mask comes below
+        while len(left):
+            # Then eight places at a time, which lie side by side: few rows have farther to go.
+            places = (positions[left][:, None] + _WINDOW) & int(self._mask)
+            entries = self._table.take(places, mode="clip")
+            stops = ((entries ^ halves[left][:, None]) <= _SLOT) | (entries == 0)
+            eights = stops.view(np.uint64).ravel()
+            steps = np.bitwise_count((eights & (~eights + _ONE)) - _ONE).astype(np.int64) >> 3  # 8: none of them
+            positions[left] = (positions[left] + steps) & int(self._mask)
+            left = left[steps == len(_WINDOW)]
+        return positions
+
     def _insert(self, rows: Ints, positions: Ints, *, batch: _Batch, found: Ints) -> None:
         """Give slots to rows that stand at free places; several rows may share a place, or a key."""
-        first = _FIRST_ROWS
+        first = _FIRST_ROWS if self._has_repeats else len(rows)
+        unknown, known = len(rows), len(self)
         while len(rows):
             table = self._table
             claims = np.arange(1, 1 + len(rows[:first]), dtype=np.uint64)
@@ -217,6 +243,7 @@ class KeyIndex:
                 left = np.flatnonzero(np.concatenate((~won, np.ones(len(rows) - len(won), np.bool_))))
                 rows, positions, first = rows[left], positions[left], len(rows)
             rows, positions = self._walk(rows, positions, batch=batch, found=found)
+        self._has_repeats = unknown > _REPEATS_MIN * (len(self) - known)
 
     def _keep_equal(self, same: Mask, slots: Ints, batch: _Batch, rows: Ints | None) -> None:
         """Of the rows with the hash of a stored key, keep those that have the key itself, in place."""
