@@ -31,6 +31,8 @@ class HashByKey:
     """Each row to the owner of its key group."""
 
     keys: tuple[str, ...]
+    hashed_as: str | None = None
+    """The column in which the hash of these keys stands already, as the operator before says."""
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,8 @@ class _Steps:
                 step = _Step(operator, self.all[source].parallelism, (_StepInput(source, Forward(), side=side),), node)
                 source, side = self._append(step), None
             exchange = self._exchange(wanted.exchange, source, parallelism)
+            if node.combine is not None and isinstance(exchange, HashByKey):
+                exchange = replace(exchange, hashed_as=node.combine.hashed_as(exchange.keys))
             inputs.append(_StepInput(source, exchange, wanted.input_number, side))
         operator = PlannedOperator(uid=uid, name=name, spec=node.spec, schema=node.schema)
         self._of_node[node.id] = self._append(_Step(operator, parallelism, tuple(inputs), node))

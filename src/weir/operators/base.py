@@ -232,6 +232,10 @@ class OperatorSpec(ABC):
         there, a column of the same name counts as the same."""
         return column
 
+    def hashed_as(self, keys: Sequence[str]) -> str | None:
+        """The column of what comes out in which the hash of these key columns stands, in this order; None: in none."""
+        return None
+
     def sides(self, inputs: Sequence[pa.Schema]) -> Mapping[str, pa.Schema]:
         """The schemas of its side outputs, by tag."""
         return {}

@@ -49,6 +49,15 @@ def test_an_aggregate_is_combined_before_the_exchange_and_merged_behind_it(
     assert made.edges[1].schema.names == ["auction", "n"]
 
 
+def test_strings_travel_with_the_hash_that_their_exchange_goes_by(env: weir.Environment) -> None:
+    rows = env.read(connectors.Collection([("a", 1)], schema="word string, n long"), uid="rows")
+    rows.key_by("word").sum("n", uid="sum").write(connectors.Discard(), uid="out")
+    (edge,) = env.plan().edges
+    assert edge.exchange == HashByKey(("word",), "hash(word)")
+    assert edge.schema.names == ["word", "n#0", "hash(word)"]
+    assert env.plan().vertices[1].operators[0].schema.names == ["word", "n"]
+
+
 def test_count_and_sum_are_short_for_aggregates(keyed: weir.KeyedStream) -> None:
     assert ddl(keyed.count()) == "auction bigint, count bigint"
     assert ddl(keyed.count("n")) == "auction bigint, n bigint"

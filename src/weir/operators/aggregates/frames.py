@@ -170,13 +170,15 @@ class FrameKernel(Kernel):
 
 def distinct(slots: Ints, count: int) -> Ints:
     """Each slot once, at the place of its last occurrence; `count` slots exist."""
-    if not len(slots):
-        return slots
+    return slots[last_rows(slots, count)]
+
+
+def last_rows(slots: Ints, count: int) -> Ints:
+    """The rows at which slots occur for the last time; `count` slots exist."""
     numbers = np.arange(len(slots), dtype=np.int32)
     last = np.empty(count, np.int32)  # only read where it was written
     last[slots] = numbers
-    rows = np.flatnonzero(last[slots] == numbers)
-    return slots[rows]
+    return np.flatnonzero(last[slots] == numbers)
 
 
 def _as_floats(array: pa.Array) -> npt.NDArray[np.float64]:

@@ -20,6 +20,7 @@ from weir.operators.aggregates.chosen import ARRIVAL, as_accumulators
 from weir.operators.base import KEY_GROUP_COLUMN
 from weir.operators.expressions.polars_bridge import in_flight_type
 from weir.schema import format_schema
+from weir.state.keys.columns import is_bytes
 from weir.state.keys.hashing import check_key_type
 from weir.state.keys.xxhash64 import Ints
 
@@ -46,7 +47,7 @@ class AggregateLayout:
                 exist = ", ".join(self.input_schema.names)
                 raise SchemaError(f"there is no column {key!r} to key by; the columns are {exist}")
             check_key_type(self.input_schema.field(key).type, key)
-        for schema in (self.combined, self.output):
+        for schema in (self.sent, self.output):
             twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
             if twice:
                 raise SchemaError(f"the aggregate would give two columns the name {twice[0]!r}; choose another")
@@ -87,6 +88,21 @@ class AggregateLayout:
     def combined(self) -> pa.Schema:
         """Keys and accumulators: what travels to the owner of a key."""
         return pa.schema([*self.key_schema, *(field for fields in self.accumulators.values() for field in fields)])
+
+    @cached_property
+    def hash_column(self) -> str | None:
+        """The column beside keys and accumulators with the hash of the keys, which its name says; None: to compute it
+        anew costs no more than to send it."""
+        if len(self.keys) == 1 and not is_bytes(self.key_schema.field(0).type):
+            return None
+        return f"hash({', '.join(self.keys)})"
+
+    @cached_property
+    def sent(self) -> pa.Schema:
+        """What the first half of a running aggregate sends to the second."""
+        if self.hash_column is None:
+            return self.combined
+        return self.combined.append(pa.field(self.hash_column, pa.uint64()))
 
     @cached_property
     def output(self) -> pa.Schema:

@@ -16,17 +16,21 @@ import pyarrow as pa
 
 from weir.errors import CheckpointError, ProtocolViolation
 from weir.operators.aggregates.base import Aggregate
-from weir.operators.aggregates.frames import distinct
+from weir.operators.aggregates.frames import last_rows
 from weir.operators.aggregates.layout import AggregateLayout, check_same_columns, output_of
 from weir.operators.aggregates.partial import PartialOperator
 from weir.operators.aggregates.state import KeyedAccumulators, PassingState, in_batches
 from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
 from weir.operators.user_code import operator_label
 from weir.state.frozen import CheckedState
+from weir.state.keys.columns import is_bytes
 from weir.state.keys.xxhash64 import Ints
 
 STATE = "aggregate"
 """The name of the state table."""
+
+KEPT_ROWS_MAX = 131_072
+"""Rows whose keys the second half keeps until it emits them."""
 
 CHANGED_ROWS_MAX = 1_048_576
 """Rows whose slots the second half remembers before it reduces them to distinct ones."""
@@ -52,7 +56,10 @@ class PartialAggregate(_AggregateSpec):
 
     def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         check_same_columns(self.input_schema, inputs, "the first half of an aggregate")
-        return self.layout.combined
+        return self.layout.sent
+
+    def hashed_as(self, keys: Sequence[str]) -> str | None:
+        return self.layout.hash_column if tuple(keys) == self.layout.keys else None
 
     def make(self) -> PartialOperator:
         return PartialOperator(self.layout, partial(PassingState, self.layout))
@@ -65,7 +72,7 @@ class RunningAggregate(_AggregateSpec):
     combined: bool = True
 
     def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        expected = self.layout.combined if self.combined else self.input_schema
+        expected = self.layout.sent if self.combined else self.input_schema
         check_same_columns(expected, inputs, "the second half of an aggregate")
         return self.layout.output
 
@@ -95,6 +102,8 @@ class RunningAggregateOperator(Operator):
         self._combined = combined
         self._changed: list[Ints] = []
         self._changed_rows = 0
+        self._keys: list[Sequence[pa.Array]] | None = []
+        """Of the changed rows, while they are few."""
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
@@ -105,18 +114,25 @@ class RunningAggregateOperator(Operator):
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
         if not batch.num_rows:
             return
-        self._changed.append(self._state.merge(batch) if self._combined else self._state.add_rows(batch))
+        self._changed.append(self._state.merge_sent(batch) if self._combined else self._state.add_rows(batch))
         self._changed_rows += batch.num_rows
+        if self._keys is not None:
+            keys = [batch.column(key) for key in self._layout.keys]
+            self._keys = [*self._keys, keys] if self._changed_rows <= KEPT_ROWS_MAX else None
         if self._changed_rows > CHANGED_ROWS_MAX + len(self._state):
-            changed = self._distinct_changes()
+            changed, _ = self._distinct_changes()
             self._changed, self._changed_rows = [changed], len(changed)
 
     def flush(self, out: Emit) -> None:
         if not self._changed:
             return
-        for slots in in_batches(self._distinct_changes()):
-            out(self._state.values(slots))
-        self._changed, self._changed_rows = [], 0
+        changed, keys = self._distinct_changes()
+        start = 0
+        for slots in in_batches(changed):
+            given = [None if column is None else column.slice(start, len(slots)) for column in keys]
+            out(self._state.values(slots, given))
+            start += len(slots)
+        self._changed, self._changed_rows, self._keys = [], 0, []
         self._state.settle()
 
     def end(self, out: Emit) -> None:
@@ -132,8 +148,17 @@ class RunningAggregateOperator(Operator):
         if hasattr(self, "_state"):
             self._state.close()
 
-    def _distinct_changes(self) -> Ints:
-        return distinct(np.concatenate(self._changed), len(self._state))
+    def _distinct_changes(self) -> tuple[Ints, list[pa.Array | None]]:
+        """The slots that changed, and such of their keys as are taken from the rows rather than from the state: in
+        these, strings are close together."""
+        slots = np.concatenate(self._changed)
+        rows = last_rows(slots, len(self._state))
+        given: list[pa.Array | None] = [None] * len(self._layout.keys)
+        for number, field in enumerate(self._layout.key_schema):
+            if self._keys and is_bytes(field.type) and all(keys[number].type == field.type for keys in self._keys):
+                came = pa.concat_arrays([keys[number] for keys in self._keys])
+                given[number] = came if len(rows) == len(came) else came.take(pa.array(rows))
+        return slots[rows], given
 
     def _checked(self, table: pa.Table) -> pa.Table:
         """A state table in the types of this one, or CheckpointError when it is not what this aggregate keeps."""

@@ -26,8 +26,10 @@ from weir.state.columns.growing import grown
 from weir.state.columns.kernels import Rule
 from weir.state.columns.slots import SlotChanges
 from weir.state.frozen import KEY_GROUP_COLUMN, FrozenState, RestoredState
+from weir.state.keys.columns import fixed_values
+from weir.state.keys.hashing import hash_keys
 from weir.state.keys.index import KeyIndex
-from weir.state.keys.xxhash64 import Ints
+from weir.state.keys.xxhash64 import Ints, Words
 
 BATCH_ROWS_MAX = 65_536
 """Most rows of a batch that goes out, and of a piece of a state table."""
@@ -152,10 +154,17 @@ class KeyedAccumulators:
             self._accumulators.add_rows(batch, slots, count=len(self._index))
         return slots
 
-    def merge(self, batch: pa.RecordBatch) -> Ints:
-        """Merge rows of keys and accumulators; returns the slot of each."""
-        columns, width = batch.columns, len(self._layout.keys)
-        slots = self._index.slots(columns[:width])
+    def merge_sent(self, batch: pa.RecordBatch) -> Ints:
+        """Merge what the first half has sent; returns the slot of each row."""
+        if self._layout.hash_column is None:
+            return self._merge(batch.columns)
+        *columns, hashes = batch.columns
+        return self._merge(columns, fixed_values(hashes))
+
+    def _merge(self, columns: Sequence[pa.Array], hashes: Words | None = None) -> Ints:
+        """Merge keys and accumulators; returns the slot of each."""
+        width = len(self._layout.keys)
+        slots = self._index.slots(columns[:width], hashes)
         if self._store is not None:
             self._merge_stored(self._store, slots, columns[width:])
             return slots
@@ -163,10 +172,11 @@ class KeyedAccumulators:
             self._accumulators.merge(columns[width:], slots, count=len(self._index))
         return slots
 
-    def values(self, slots: Ints) -> pa.RecordBatch:
-        """Keys and final values of these slots."""
-        arrays = [*self._index.keys(slots), *self._accumulators.values(slots)]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._layout.output)
+    def values(self, slots: Ints, keys: Sequence[pa.Array | None]) -> pa.RecordBatch:
+        """Keys and final values of these slots. `keys`: their key columns, or None for those to be looked up."""
+        stored = self._index.freeze().columns
+        known = [of.build(slots) if given is None else given for of, given in zip(stored, keys, strict=True)]
+        return pa.RecordBatch.from_arrays([*known, *self._accumulators.values(slots)], schema=self._layout.output)
 
     def freeze(self) -> FrozenState:
         """The state as it is now; copies nothing."""
@@ -182,7 +192,7 @@ class KeyedAccumulators:
             return
         for table in state.tables():
             for batch in table.drop_columns([KEY_GROUP_COLUMN]).to_batches(max_chunksize=BATCH_ROWS_MAX):
-                self.merge(batch)
+                self._merge(batch.columns)
         self._changes.restored(state)
 
     def settle(self) -> None:
@@ -248,15 +258,18 @@ class PassingState:
 
     def lifted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Keys and accumulators of each row by itself."""
-        columns = [*self._layout.keys_of(batch), *self._accumulators.lift(batch)]
-        return pa.RecordBatch.from_arrays(columns, schema=self._layout.combined)
+        keys = self._layout.keys_of(batch)
+        hashes = [] if self._layout.hash_column is None else [pa.array(hash_keys(keys))]
+        columns = [*keys, *self._accumulators.lift(batch), *hashes]
+        return pa.RecordBatch.from_arrays(columns, schema=self._layout.sent)
 
     def take(self) -> Iterator[pa.RecordBatch]:
         """Keys and accumulators, and forget them."""
         touched, start = np.concatenate(self._touched or [np.empty(0, np.int64)]), 0
         for slots in in_batches(touched):
             arrays = self._accumulators.read(np.arange(start, start + len(slots)))
-            yield pa.RecordBatch.from_arrays([*self._index.keys(slots), *arrays], schema=self._layout.combined)
+            hashes = [] if self._layout.hash_column is None else [pa.array(self._index.hashes[slots])]
+            yield pa.RecordBatch.from_arrays([*self._index.keys(slots), *arrays, *hashes], schema=self._layout.sent)
             start += len(slots)
         self._accumulators.clear()
         self._local[touched] = -1

@@ -110,7 +110,7 @@ def _route(edge: Edge, index: int, targets: int, max_parallelism: int) -> Route:
     if isinstance(exchange, Forward) or targets == 1:
         return lambda batch: ((0, batch),)
     if isinstance(exchange, HashByKey):
-        return KeySplitter(exchange.keys, targets, max_parallelism).split
+        return KeySplitter(exchange.keys, targets, max_parallelism, hashed_as=exchange.hashed_as).split
     if isinstance(exchange, Broadcast):
         return lambda batch: [(target, batch) for target in range(targets)]
     if isinstance(exchange, Rebalance):

@@ -1,7 +1,8 @@
 """Batches split by the subtask that owns each row's key.
 
 Comes in: batches. Goes out: their rows by owner. The owners of integer keys that lie
-close together are remembered, which saves the hash of each row. Holds no state of a job.
+close together are remembered, which saves the hash of each row, as a column does that holds it.
+Holds no state of a job.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pyarrow as pa
 from weir.state.keys.columns import fixed_values, numpy_type
 from weir.state.keys.dense import may_be_dense
 from weir.state.keys.hashing import hash_keys, key_groups, take_rows
-from weir.state.keys.xxhash64 import Ints
+from weir.state.keys.xxhash64 import Ints, Words
 
 REMEMBERED_SPAN_MAX = 1 << 20
 """Keys between the least and the greatest whose owners are remembered."""
@@ -31,8 +32,12 @@ _SCANNED_OWNERS_MAX = 4
 class KeySplitter:
     """Splits the batches of one edge."""
 
-    def __init__(self, keys: Sequence[str], parallelism: int, max_parallelism: int) -> None:
+    def __init__(
+        self, keys: Sequence[str], parallelism: int, max_parallelism: int, *, hashed_as: str | None = None
+    ) -> None:
+        """`hashed_as`: the column with the hash of the keys, if there is one."""
         self._keys = list(keys)
+        self._hashed_as = hashed_as
         self._parallelism = parallelism
         self._max_parallelism = max_parallelism
         # Sixteen bits at most: NumPy sorts those by radix.
@@ -46,7 +51,7 @@ class KeySplitter:
             return []
         if self._parallelism == 1:
             return [(0, batch)]
-        order, counts = _group_rows(self._owners([batch.column(key) for key in self._keys]), self._parallelism)
+        order, counts = _group_rows(self._owners(batch), self._parallelism)
         present = np.flatnonzero(counts)
         if len(present) == 1:
             return [(int(present[0]), batch)]
@@ -58,9 +63,15 @@ class KeySplitter:
 
     def hashed(self, columns: Sequence[pa.Array]) -> npt.NDArray[Any]:
         """The owner of each key."""
-        return self._by_group.take(key_groups(hash_keys(columns), self._max_parallelism), mode="clip")
+        return self._of(hash_keys(columns))
 
-    def _owners(self, columns: Sequence[pa.Array]) -> npt.NDArray[Any]:
+    def _of(self, hashes: Words) -> npt.NDArray[Any]:
+        return self._by_group.take(key_groups(hashes, self._max_parallelism), mode="clip")
+
+    def _owners(self, batch: pa.RecordBatch) -> npt.NDArray[Any]:
+        if self._hashed_as is not None:
+            return self._of(fixed_values(batch.column(self._hashed_as)))
+        columns = [batch.column(key) for key in self._keys]
         if self._remembered is not None and not columns[0].null_count:
             owners = self._remembered.owners(columns[0])
             if owners is not None:

@@ -234,7 +234,7 @@ def test_a_state_table_is_sorted_by_the_key_group_of_its_keys() -> None:
         hashes = hash_keys([table[key].combine_chunks() for key in pipeline.keys])
         assert groups == sorted(groups) == key_groups(hashes, GROUPS).tolist()
         assert set(groups) <= set(context(index, 2).key_groups)
-        expected = PartialAggregate(pipeline.keys, AGGREGATES, SCHEMA).schema([SCHEMA])
+        expected = PartialAggregate(pipeline.keys, AGGREGATES, SCHEMA).layout.combined
         assert table.schema.names == [KEY_GROUP_COLUMN, *expected.names]
 
 

@@ -133,3 +133,13 @@ def test_remembered_owners_are_those_of_the_hash_however_keys_come(kind: pa.Data
         batch = pa.record_batch({"key": values, "row": pa.array(range(len(values)))})
         found = {owner: part.column("row").to_pylist() for owner, part in splitter.split(batch)}
         assert found == {owner: np.flatnonzero(owners == owner).tolist() for owner in sorted(set(owners.tolist()))}
+
+
+def test_rows_are_split_by_the_hash_that_comes_with_them() -> None:
+    words = pa.array([None if n % 7 == 0 else f"word-{n % 90}" for n in range(2_000)])
+    batch = pa.record_batch({"word": words, "row": pa.array(range(2_000))})
+    hashed = batch.append_column("hash(word)", pa.array(hash_keys([words])))
+    for parallelism in (1, 2, 9):
+        expected = split_by_owner(batch, ["word"], parallelism, 128)
+        found = KeySplitter(["word"], parallelism, 128, hashed_as="hash(word)").split(hashed)
+        assert [(owner, part.drop_columns("hash(word)")) for owner, part in found] == expected
