@@ -60,6 +60,14 @@ def test_a_throughput_workload_verifies_itself(
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 
+def test_sums_by_many_string_keys_verify_themselves(embedded: Any, tmp_path: Path) -> None:
+    options = BenchOptions(events=300_000, checkpoint_every="100ms", work=str(tmp_path))
+    report = run_keyed_sum(options, keyed_data.keys_of("string", 1_000_000))
+    assert report.verified, report
+    assert report.more["keys"] == 1_000_000
+    assert report.more["task_ns_per_event"] == pytest.approx(report.seconds * 2 / 300_000 * 1e9, rel=0.01)
+
+
 def test_batches_are_compared_with_rows(embedded: Any, tmp_path: Path) -> None:
     report = run_keyed_batches(BenchOptions(events=300_000, work=str(tmp_path)), compare=True)
     assert report.verified and report.more["rows_out"] == 300_000
@@ -71,8 +79,8 @@ def test_batches_are_compared_with_rows(embedded: Any, tmp_path: Path) -> None:
 def test_a_wrong_sum_is_noticed(embedded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     true_sums = keyed_data.true_sums
 
-    def off_by_one(events: int) -> Any:
-        sums = np.array(true_sums(events))
+    def off_by_one(events: int, count: int) -> Any:
+        sums = np.array(true_sums(events, count))
         sums[42] += 1
         return sums
 

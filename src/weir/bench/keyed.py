@@ -1,5 +1,5 @@
 """The workloads `keyed-sum`, `keyed-batches` and `keyed-process`: running sums over 100,000 keys, as an aggregate,
-with a function of whole batches, and row by row.
+with a function of whole batches, and row by row. The aggregate sums over other keys, too: more, and strings.
 
 Comes in: a number of events. Goes out: how fast they are summed up, and whether
 every key's last committed sum is the true one.
@@ -17,6 +17,7 @@ import weir
 from weir import connectors
 from weir.bench import keyed_data
 from weir.bench.harness import Bench, BenchOptions, BenchReport, FinishedJob, bench
+from weir.bench.keyed_data import LONGS, Keys
 
 OUTPUT = "key long, total long"
 COMPARED_SHARE = 10
@@ -44,11 +45,19 @@ class RunningSums(weir.KeyedBatchFunction):
         return {"key": rows["key"], "total": total}, {"total": keys.last(total)}
 
 
-def run_keyed_sum(options: BenchOptions) -> BenchReport:
+def run_keyed_sum(options: BenchOptions, keys: Keys = LONGS) -> BenchReport:
     with bench(options, "keyed-sum") as it:
-        run = run_sums(it)
-        wrong = wrong_sums(run, options.events)
-        return it.report(run, verified=wrong == 0, wrong_keys=wrong, rows_out=rows_out(run))
+        run = run_sums(it, keys)
+        wrong = wrong_sums(run, options.events, keys)
+        took = run.seconds * options.parallelism / options.events
+        return it.report(
+            run,
+            verified=wrong == 0,
+            wrong_keys=wrong,
+            rows_out=rows_out(run),
+            keys=keys.count,
+            task_ns_per_event=round(took * 1e9, 1),
+        )
 
 
 def run_keyed_process(options: BenchOptions) -> BenchReport:
@@ -78,17 +87,18 @@ def _running_sums(options: BenchOptions, name: str, process: Callable[[weir.Keye
         return it.report(run, verified=verified, wrong_keys=wrong, rows_out=came)
 
 
-def run_sums(it: Bench) -> FinishedJob:
+def run_sums(it: Bench, keys: Keys = LONGS) -> FinishedJob:
     """The job of keyed-sum, for whoever measures it."""
-    rows = it.read(connectors.Generator(it.options.events, keyed_data.make_rows, keyed_data.SCHEMA))
+    rows = it.read(connectors.Generator(it.options.events, keys.make_rows, keys.schema))
     sums = rows.key_by("key").agg(total=weir.sum("value"), uid="sum")
-    sums.write(it.sink(keyed_data.LastSums), uid="sink")
+    sums.write(it.sink(keys.last_sums), uid="sink")
     return it.run()
 
 
-def wrong_sums(run: FinishedJob, events: int) -> int:
+def wrong_sums(run: FinishedJob, events: int, keys: Keys = LONGS) -> int:
     """How many keys have another last committed sum than the true one."""
-    return int(np.count_nonzero(keyed_data.committed_sums(run.epochs) != keyed_data.true_sums(events)))
+    committed, true = keyed_data.committed_sums(run.epochs, keys.count), keyed_data.true_sums(events, keys.count)
+    return int(np.count_nonzero(committed != true))
 
 
 def rows_out(run: FinishedJob) -> int:

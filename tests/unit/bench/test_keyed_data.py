@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from weir.bench import filtering, interval_join, keyed_data
+from weir.bench import filtering, interval_join, keyed_data, string_keys
 from weir.bench.epochs import Epoch
 from weir.bench.latency import due_times_ns, lost_and_duplicated, percentiles
+from weir.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,26 @@ def test_the_newest_sum_of_each_key_is_kept_over_epochs() -> None:
         epochs.append(Epoch(checkpoint, 0, 1, len(rows), 0, 0, fold.take()))
     committed = keyed_data.committed_sums(epochs)
     assert committed[:5].tolist() == [-1, 30, 5, 0, -1]
+
+
+def test_sums_by_string_keys_are_those_by_their_numbers() -> None:
+    of = keyed_data.keys_of("string", 5_000)
+    rows = of.make_rows(np.arange(20_000, dtype=np.int64))
+    keys, values = keyed_data.keys_and_values(np.arange(20_000, dtype=np.int64), 5_000)
+    assert rows.column(0).equals(string_keys.strings_of(keys)) and rows.column(1).to_numpy().tolist() == values.tolist()
+    assert keys.max() == 4_999
+    fold = of.last_sums()
+    sums = keyed_data.true_sums(20_000, 5_000)
+    seen = np.flatnonzero(sums >= 0)
+    fold.add(pa.record_batch([string_keys.strings_of(seen), pa.array(sums[seen])], names=["key", "total"]), 0)
+    committed = keyed_data.committed_sums([Epoch(1, 0, 1, len(seen), 0, 0, fold.take())], 5_000)
+    assert committed.tolist() == sums.tolist()
+
+
+@pytest.mark.parametrize(("kind", "count"), [("string", 0), ("string", 100_000_001), ("long", 1 << 31), ("text", 5)])
+def test_keys_that_there_cannot_be_are_refused(kind: str, count: int) -> None:
+    with pytest.raises(ConfigError, match="found"):
+        keyed_data.keys_of(kind, count)
 
 
 def test_lost_and_duplicated_rows_are_told_apart() -> None:

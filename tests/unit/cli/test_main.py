@@ -40,6 +40,12 @@ def test_every_command_helps_with_an_example(command: list[str]) -> None:
     assert command == ["bench"] or f"weir {' '.join(command)}" in out.split("Options")[0]
 
 
+def test_a_number_of_keys_that_is_none_is_refused_where_it_is_typed() -> None:
+    code, _, error = weir("bench", "keyed-sum", "--keys", "ten")
+    assert code == 2
+    assert "'ten' is not a number of keys" in " ".join(error.replace("│", " ").split())
+
+
 @pytest.mark.parametrize(
     ("words", "name"),
     [

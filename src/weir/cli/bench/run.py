@@ -14,7 +14,7 @@ import typer
 from weir.cli.failures import FAILED, error_console, readable_errors
 
 if TYPE_CHECKING:
-    from weir.bench.harness import BenchReport
+    from weir.bench.harness import BenchOptions, BenchReport
 
 Given = TypeVar("Given", bound=Any)
 
@@ -43,6 +43,35 @@ def run_workload(
             if progress is not None:
                 progress.close()
         show_report(report, json=json)
+
+
+def perhaps_with_tls(
+    workload: Callable[[BenchOptions], BenchReport], tls: bool
+) -> Callable[[BenchOptions], BenchReport]:
+    """The workload, or with `tls` the same with TLS and without."""
+    from weir.bench.encrypted import run_with_tls
+
+    return (lambda options: run_with_tls(workload, options)) if tls else workload
+
+
+def bench_options(events: int, parallelism: int, checkpoint_every: str, *, work: str | None) -> BenchOptions:
+    """What the options that all workloads have come to."""
+    from weir.bench.harness import BenchOptions
+
+    every = None if checkpoint_every == "off" else checkpoint_every
+    return BenchOptions(events=events, parallelism=parallelism, checkpoint_every=every, work=work)
+
+
+def run_bench(
+    workload: Callable[[BenchOptions], BenchReport],
+    options: BenchOptions,
+    *,
+    json: bool,
+    master: str | None,
+    debug: bool,
+) -> None:
+    """Run a workload whose options are made already."""
+    run_workload(workload, lambda: options, json=json, master=master, debug=debug)
 
 
 def show_report(*reports: BenchReport, json: bool) -> None:

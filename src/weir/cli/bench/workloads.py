@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from weir.cli.bench.fan_in import bench_fan_in
+from weir.cli.bench.keyed import bench_keyed_batches, bench_keyed_process, bench_keyed_sum
 from weir.cli.bench.nexmark import bench_nexmark
 from weir.cli.bench.options import Events, Every, Json, Master, Tls, Work
-from weir.cli.bench.run import run_workload
+from weir.cli.bench.run import bench_options, perhaps_with_tls, run_bench
 from weir.cli.bench.state import state_application
 from weir.cli.bench.store import bench_checkpoint_store
 from weir.cli.commands import Commands
@@ -70,78 +71,13 @@ def bench_filter(
     """
     from weir.bench.filtering import run_filter
 
-    _bench(
-        run_filter, _options(events, parallelism, checkpoint_every, work=work), json=json, master=master, debug=debug
+    run_bench(
+        run_filter,
+        bench_options(events, parallelism, checkpoint_every, work=work),
+        json=json,
+        master=master,
+        debug=debug,
     )
-
-
-def bench_keyed_sum(
-    events: int = Events(200_000_000),
-    parallelism: Parallelism = 2,
-    json: Json = False,
-    checkpoint_every: Every = "5s",
-    tls: Tls = False,
-    master: Master = None,
-    work: Work = None,
-    debug: Debug = False,
-) -> None:
-    """A running sum over 100,000 int64 keys: source → key by → sum → sink, exactly once.
-
-    Data: key and value are computed with NumPy from the row's number while the job runs (multiply and shift, about
-    5 ns a row), so that keys come in no order. Every key's last committed sum must be the true one.
-
-    **Example:** `weir bench keyed-sum --checkpoint-every 1s --json`
-    """
-    from weir.bench.keyed import run_keyed_sum
-
-    options = _options(events, parallelism, checkpoint_every, work=work)
-    _bench(_perhaps_with_tls(run_keyed_sum, tls), options, json=json, master=master, debug=debug)
-
-
-def bench_keyed_process(
-    events: int = Events(10_000_000),
-    parallelism: Parallelism = 2,
-    json: Json = False,
-    checkpoint_every: Every = "5s",
-    master: Master = None,
-    work: Work = None,
-    debug: Debug = False,
-) -> None:
-    """The same sum with a ProcessFunction: one Python call, value state and one row out for each row.
-
-    Data: as for keyed-sum. Every row must come out, and every key's last committed sum must be the true one.
-
-    **Example:** `weir bench keyed-process --events 5000000`
-    """
-    from weir.bench.keyed import run_keyed_process
-
-    options = _options(events, parallelism, checkpoint_every, work=work)
-    _bench(run_keyed_process, options, json=json, master=master, debug=debug)
-
-
-def bench_keyed_batches(
-    events: int = Events(100_000_000),
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Run keyed-process, too, with a tenth of the events; give the ratio.")
-    ] = False,
-    parallelism: Parallelism = 2,
-    json: Json = False,
-    checkpoint_every: Every = "5s",
-    master: Master = None,
-    work: Work = None,
-    debug: Debug = False,
-) -> None:
-    """The same sum with a KeyedBatchFunction: one call for a batch, state as columns, one row out for each row.
-
-    Data: as for keyed-sum. Every row must come out, and every key's last committed sum must be the true one. The rows
-    that go in and come out are those of keyed-process.
-
-    **Example:** `weir bench keyed-batches --compare`
-    """
-    from weir.bench.keyed import run_keyed_batches
-
-    options = _options(events, parallelism, checkpoint_every, work=work)
-    _bench(lambda given: run_keyed_batches(given, compare=compare), options, json=json, master=master, debug=debug)
 
 
 def bench_interval_join(
@@ -163,8 +99,8 @@ def bench_interval_join(
     """
     from weir.bench.interval_join import run_interval_join
 
-    options = _options(events, parallelism, checkpoint_every, work=work)
-    _bench(run_interval_join, options, json=json, master=master, debug=debug)
+    options = bench_options(events, parallelism, checkpoint_every, work=work)
+    run_bench(run_interval_join, options, json=json, master=master, debug=debug)
 
 
 def bench_window(
@@ -185,8 +121,8 @@ def bench_window(
     """
     from weir.bench.windows import run_window
 
-    options = _options(events, parallelism, checkpoint_every, work=work)
-    _bench(run_window, options, json=json, master=master, debug=debug)
+    options = bench_options(events, parallelism, checkpoint_every, work=work)
+    run_bench(run_window, options, json=json, master=master, debug=debug)
 
 
 def bench_sliding(
@@ -206,8 +142,8 @@ def bench_sliding(
     """
     from weir.bench.windows import run_sliding
 
-    options = _options(events, parallelism, checkpoint_every, work=work)
-    _bench(run_sliding, options, json=json, master=master, debug=debug)
+    options = bench_options(events, parallelism, checkpoint_every, work=work)
+    run_bench(run_sliding, options, json=json, master=master, debug=debug)
 
 
 def bench_session(
@@ -228,8 +164,8 @@ def bench_session(
     """
     from weir.bench.windows import run_session
 
-    options = _options(events, parallelism, checkpoint_every, work=work)
-    _bench(run_session, options, json=json, master=master, debug=debug)
+    options = bench_options(events, parallelism, checkpoint_every, work=work)
+    run_bench(run_session, options, json=json, master=master, debug=debug)
 
 
 def bench_latency(
@@ -253,9 +189,9 @@ def bench_latency(
     """
     from weir.bench.latency import run_latency
 
-    options = _options(events, parallelism, checkpoint_every, work=work)
-    workload = _perhaps_with_tls(lambda given: run_latency(given, rate), tls)
-    _bench(workload, options, json=json, master=master, debug=debug)
+    options = bench_options(events, parallelism, checkpoint_every, work=work)
+    workload = perhaps_with_tls(lambda given: run_latency(given, rate), tls)
+    run_bench(workload, options, json=json, master=master, debug=debug)
 
 
 def bench_recovery(
@@ -277,8 +213,8 @@ def bench_recovery(
     """
     from weir.bench.recovery import run_recovery
 
-    options = _options(events, parallelism, checkpoint_every, work=work)
-    _bench(lambda given: run_recovery(given, kills), options, json=json, master=master, debug=debug)
+    options = bench_options(events, parallelism, checkpoint_every, work=work)
+    run_bench(lambda given: run_recovery(given, kills), options, json=json, master=master, debug=debug)
 
 
 def bench_checkpoint_cost(
@@ -308,13 +244,13 @@ def bench_checkpoint_cost(
     **Example:** `weir bench checkpoint-cost --method halting,aligned --state 10MB,1GB --plot cost.svg`
     """
     if method is not None:
-        options = _options(1, parallelism, "off", work=work)
-        _bench(_comparison(method, state, plot), options, json=json, master=master, debug=debug)
+        options = bench_options(1, parallelism, "off", work=work)
+        run_bench(_comparison(method, state, plot), options, json=json, master=master, debug=debug)
         return
     from weir.bench.checkpoint_cost import run_checkpoint_cost
 
-    options = _options(events, parallelism, "off", work=work)
-    _bench(lambda given: run_checkpoint_cost(given, rounds), options, json=json, master=master, debug=debug)
+    options = bench_options(events, parallelism, "off", work=work)
+    run_bench(lambda given: run_checkpoint_cost(given, rounds), options, json=json, master=master, debug=debug)
 
 
 def _comparison(method: str, state: str, plot: Path | None) -> Callable[[BenchOptions], BenchReport]:
@@ -358,37 +294,11 @@ def bench_soak(
     """
     from weir.bench.soak import run_soak
 
-    options = replace(_options(1, parallelism, checkpoint_every, work=work), memory_max=memory)
-    _bench(
+    options = replace(bench_options(1, parallelism, checkpoint_every, work=work), memory_max=memory)
+    run_bench(
         lambda given: run_soak(given, workload, minutes=minutes, plot=plot),
         options,
         json=json,
         master=master,
         debug=debug,
     )
-
-
-def _perhaps_with_tls(
-    workload: Callable[[BenchOptions], BenchReport], tls: bool
-) -> Callable[[BenchOptions], BenchReport]:
-    from weir.bench.encrypted import run_with_tls
-
-    return (lambda options: run_with_tls(workload, options)) if tls else workload
-
-
-def _options(events: int, parallelism: int, checkpoint_every: str, *, work: str | None) -> BenchOptions:
-    from weir.bench.harness import BenchOptions
-
-    every = None if checkpoint_every == "off" else checkpoint_every
-    return BenchOptions(events=events, parallelism=parallelism, checkpoint_every=every, work=work)
-
-
-def _bench(
-    workload: Callable[[BenchOptions], BenchReport],
-    options: BenchOptions,
-    *,
-    json: bool,
-    master: str | None,
-    debug: bool,
-) -> None:
-    run_workload(workload, lambda: options, json=json, master=master, debug=debug)
