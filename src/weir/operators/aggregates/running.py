@@ -32,6 +32,9 @@ STATE = "aggregate"
 KEPT_ROWS_MAX = 131_072
 """Rows whose keys the second half keeps until it emits them."""
 
+KEPT_BYTES_MAX = 64 << 20
+"""Bytes of the batches with these rows: Arrow cannot put more than two gigabytes of strings together."""
+
 CHANGED_ROWS_MAX = 1_048_576
 """Rows whose slots the second half remembers before it reduces them to distinct ones."""
 
@@ -104,6 +107,7 @@ class RunningAggregateOperator(Operator):
         self._changed_rows = 0
         self._keys: list[Sequence[pa.Array]] | None = []
         """Of the changed rows, while they are few."""
+        self._kept_bytes = 0
 
     def open(self, context: OperatorContext, restored: Restored | None) -> None:
         self._context = context
@@ -117,8 +121,10 @@ class RunningAggregateOperator(Operator):
         self._changed.append(self._state.merge_sent(batch) if self._combined else self._state.add_rows(batch))
         self._changed_rows += batch.num_rows
         if self._keys is not None:
-            keys = [batch.column(key) for key in self._layout.keys]
-            self._keys = [*self._keys, keys] if self._changed_rows <= KEPT_ROWS_MAX else None
+            self._keys = [*self._keys, [batch.column(key) for key in self._layout.keys]]
+            self._kept_bytes += batch.nbytes
+            if self._changed_rows > KEPT_ROWS_MAX or self._kept_bytes > KEPT_BYTES_MAX:
+                self._keys = None
         if self._changed_rows > CHANGED_ROWS_MAX + len(self._state):
             changed, _ = self._distinct_changes()
             self._changed, self._changed_rows = [changed], len(changed)
@@ -132,7 +138,8 @@ class RunningAggregateOperator(Operator):
             given = [None if column is None else column.slice(start, len(slots)) for column in keys]
             out(self._state.values(slots, given))
             start += len(slots)
-        self._changed, self._changed_rows, self._keys = [], 0, []
+        self._changed, self._changed_rows = [], 0
+        self._keys, self._kept_bytes = [], 0
         self._state.settle()
 
     def end(self, out: Emit) -> None:

@@ -74,11 +74,14 @@ def test_the_hash_is_nobodys_who_keys_by_other_columns() -> None:
 
 
 @pytest.mark.parametrize("keys", [["site"], ["user", "site"], ["x", "site"]], ids=str)
-@pytest.mark.parametrize("kept", [0, 700, 1 << 20])
+@pytest.mark.parametrize(
+    ("limit", "kept"),
+    [("KEPT_ROWS_MAX", 0), ("KEPT_ROWS_MAX", 300), ("KEPT_BYTES_MAX", 0), ("KEPT_BYTES_MAX", 1 << 20)],
+)
 def test_what_comes_out_does_not_depend_on_where_its_keys_are_taken_from(
-    keys: list[str], kept: int, monkeypatch: pytest.MonkeyPatch
+    keys: list[str], limit: str, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "KEPT_ROWS_MAX", kept)
+    monkeypatch.setattr(running, limit, kept)
     first, second = (opened(spec(keys, SUM, ROWS).make()) for spec in (PartialAggregate, RunningAggregate))
     collected: list[pa.RecordBatch] = []
     last: dict[tuple[object, ...], int] = {}

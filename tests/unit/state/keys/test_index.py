@@ -228,3 +228,28 @@ def test_keys_are_found_again_whatever_table_they_have_moved_to(kind: pa.DataTyp
         for key, slot in zip(column.to_pylist(), index.slots([column]).tolist(), strict=True):
             assert known.setdefault(key, slot) == slot
     assert len(index) == len(known) == len(set(known.values()))
+
+
+def test_strings_with_the_same_hash_are_told_apart_whichever_byte_differs() -> None:
+    words = [bytes(length) for length in range(45)]
+    words += [bytes(at) + b"x" + bytes(length - at - 1) for length in range(1, 45) for at in range(length)]
+    order = np.random.default_rng(2).permutation(len(words))
+    column = pa.array([words[number] for number in order], pa.binary())
+    hashes = np.repeat(np.arange(-(-len(words) // 30), dtype=np.uint64), 30)[: len(words)]
+    index = KeyIndex(pa.schema([("k", pa.binary())]))
+    assert sorted(index.slots([column], hashes).tolist()) == list(range(len(words)))
+    assert index.keys()[0].to_pylist() == [column[row].as_py() for row in np.argsort(index.slots([column], hashes))]
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string()], ids=str)
+def test_keys_that_stand_in_one_row_of_places_are_found_also_around_the_end_of_the_table(kind: pa.DataType) -> None:
+    keys = pa.array(range(10**12, 10**12 + 300), pa.int64()).cast(kind)
+    hashes = (np.uint64(1_020) + (np.arange(300, dtype=np.uint64) << np.uint64(20))) & np.uint64(0xFFFFFFFF)
+    index = KeyIndex(pa.schema([("k", pa.int64()), ("l", kind)]))
+    ones = pa.array([1] * 300)
+    slots = index.slots([ones, keys], hashes)
+    assert sorted(slots.tolist()) == list(range(300))
+    assert index.slots([ones, keys], hashes).tolist() == slots.tolist()
+    back = np.arange(299, -1, -7)
+    again = index.slots([ones.take(pa.array(back)), keys.take(pa.array(back))], hashes[back])
+    assert again.tolist() == slots[back].tolist()
