@@ -29,6 +29,8 @@ __all__ = ["check_key_type", "hash_columns", "hash_keys", "key_groups", "owner_o
 
 SPARK_SEED = np.uint64(42)
 
+_TAKE, _UNCHECKED = pc.get_function("take"), pc.TakeOptions(boundscheck=False)
+
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
@@ -122,7 +124,7 @@ def take_rows(batch: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
     """These rows of a batch."""
     indices = pa.array(rows)
     if not any(map(is_view, batch.schema.types)):
-        # Twice as fast as batch.take: whoever asks knows which rows there are.
-        return pc.take(batch, indices, boundscheck=False)
+        # Twice as fast as batch.take: whoever asks knows which rows there are. And a third faster than pc.take.
+        return _TAKE.call([batch, indices], _UNCHECKED)
     arrays = [without_views(column).take(indices).cast(column.type) for column in batch.columns]
     return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
