@@ -37,6 +37,9 @@ HEAD_ROWS_MAX = 131_072
 HEAD_SHARE = 0.25
 """Of what an operator may hold in memory: for rows as they came."""
 
+GONE_SHARE_MIN = 8
+"""When one of so many rows was forgotten, it is looked at whether some lie in segments of which most were."""
+
 
 @dataclass(frozen=True, eq=False)
 class _Fresh:
@@ -66,8 +69,15 @@ class RowBuffer:
         """Made of rows that were marked, and not merged with others yet."""
         self._thinned: set[int] = set()
         """The buckets of which rows were forgotten since they were last merged."""
+        self._forgotten = 0
+        """How many."""
         self.numbered = 0
         """Rows that come have higher numbers than those before."""
+
+    @property
+    def held_bytes_max(self) -> int | None:
+        """What may be held in memory; None: there is no limit."""
+        return None if self._budget.directory is None else self._budget.held_bytes_max
 
     def __bool__(self) -> bool:
         return bool(self._head or self._sealed or len(self.store))
@@ -83,7 +93,11 @@ class RowBuffer:
 
     def orders(self, batch: pa.RecordBatch) -> Words:
         """By which rows are found: each key has one, which seldom is another one's, too."""
-        return places(hash_keys(self.layout.key_columns(batch)), self._context.max_parallelism)
+        return self.placed(hash_keys(self.layout.key_columns(batch)))
+
+    def placed(self, hashes: Words) -> Words:
+        """The same by the hashes of keys."""
+        return placed(hashes, self._context.max_parallelism)
 
     def times(self, batch: pa.RecordBatch) -> Ints:
         """The event times of rows; zeros where they have none."""
@@ -96,9 +110,19 @@ class RowBuffer:
         self.store.add(new)
         self.store.merge([*self._changed, *new])
         self._changed = []
+        self._rewrite_thinned()
+
+    def tend(self, rows: int) -> None:
+        """Between batches, of so many rows the last, where these are kept elsewhere: go on with merges, a bounded
+        piece."""
+        if GONE_SHARE_MIN * self._forgotten > len(self.store):
+            self._rewrite_thinned()
+        self.store.go_on(rows)
+
+    def _rewrite_thinned(self) -> None:
         for bucket_us in self._thinned:
             self.store.rewrite(bucket_us, _is_mostly_gone)
-        self._thinned = set()
+        self._thinned, self._forgotten = set(), 0
 
     # --- Rows are looked at; only once they are settled ---
 
@@ -130,8 +154,13 @@ class RowBuffer:
         for number, segment in enumerate(piece.segments):
             found = positions[origin == number]
             if len(found):
-                self.store.mark(segment, found)
-                self._thinned.add(segment.bucket_us)
+                self.forget_in(segment, found)
+
+    def forget_in(self, segment: Segment, rows: Ints) -> None:
+        """The same of a segment."""
+        self.store.mark(segment, rows)
+        self._thinned.add(segment.bucket_us)
+        self._forgotten += len(rows)
 
     def mark(self, piece: Piece, rows: Ints) -> None:
         """Set the mark of these rows of a piece to one."""
@@ -205,6 +234,11 @@ class RowBuffer:
         return _sorted_rows(self.layout, self._segments, head)
 
 
+def placed(hashes: Words, max_parallelism: int) -> Words:
+    """By which the rows of keys are found, by the keys' hashes. For any thread."""
+    return places(hashes, max_parallelism)
+
+
 def _sorted_rows(
     layout: BufferLayout, segments: SegmentLayout, head: Sequence[_Fresh]
 ) -> Iterator[tuple[int, SortedRows]]:
@@ -237,5 +271,5 @@ def _by_bucket(buckets: Ints) -> Iterator[tuple[int, Ints]]:
 
 
 def _is_mostly_gone(run: Run) -> bool:
-    gone = sum(int(s.marks.bits.sum()) for s in run.segments if s.marks.bits is not None)
+    gone = sum(int(np.count_nonzero(s.marks.bits)) for s in run.segments if s.marks.bits is not None)
     return 2 * gone > len(run)

@@ -107,6 +107,10 @@ def parts_of(counts: Ints, rows_max: int) -> Iterator[slice]:
     >>> [(some.start, some.stop) for some in parts_of(np.array([3, 3, 9, 1]), 6)]
     [(0, 2), (2, 4)]
     """
+    if int(np.add.reduce(counts)) <= rows_max:
+        if len(counts):
+            yield slice(0, len(counts))
+        return
     part = (np.cumsum(counts) - 1) // rows_max
     cuts = [0, *(np.flatnonzero(part[1:] != part[:-1]) + 1).tolist(), len(part)] if len(part) else [0]
     for first, stop in itertools.pairwise(cuts):
@@ -119,8 +123,10 @@ def expanded(starts: Ints, counts: Ints) -> Ints:
     >>> expanded(np.array([5, 9]), np.array([2, 1])).tolist()
     [5, 6, 9]
     """
-    before = np.cumsum(counts) - counts
-    return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
+    ends = counts.cumsum()
+    rows: Ints = (starts - ends + counts).repeat(counts)
+    rows += np.arange(len(rows))
+    return rows
 
 
 def same_keys(columns: Sequence[pa.Array], some: Ints, others: Ints) -> Mask:
