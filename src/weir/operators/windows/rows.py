@@ -28,8 +28,9 @@ from weir.operators.windows.event_time import GlobalWindows, SessionWindows, Tim
 from weir.operators.windows.functions import WindowFunction
 from weir.operators.windows.kept import BufferLayout
 from weir.operators.windows.pieces import FIRED_ROWS_MAX, Piece, parts_of
+from weir.operators.windows.purged import PurgedWindowsOperator
 from weir.operators.windows.scope import SessionScope, TimeScope, scope_of
-from weir.operators.windows.triggers import Cause, Continuous, OnWatermark, Trigger, WindowColumns
+from weir.operators.windows.triggers import Cause, Continuous, OnWatermark, Trigger, WindowColumns, has_passed
 from weir.snapshot.parts import Progress
 from weir.snapshot.watermarks import END_US, NEVER_US
 from weir.state.keys.hashing import take_rows
@@ -93,7 +94,10 @@ class WindowRows(OperatorSpec):
     def sides(self, inputs: Sequence[pa.Schema]) -> Mapping[str, pa.Schema]:
         return {} if self.late is None else {self.late: shown(self.function.input_schema)}
 
-    def make(self) -> WindowRowsOperator:
+    def make(self) -> WindowRowsOperator | PurgedWindowsOperator:
+        if isinstance(self.windows, GlobalWindows) and self.trigger.purges:
+            refusal = self.window_states_refusal
+            return PurgedWindowsOperator(self.function, self.trigger, self.buffer, state=STATE, refusal=refusal)
         return WindowRowsOperator(self)
 
     @property
@@ -181,7 +185,7 @@ class WindowRowsOperator(Operator):
                     self._buffer.forget(piece, assigned.only(assigned.ends <= now_us).rows)
                 elif self._is_asked and not self._spec.slides:  # else a row may be new to another window
                     self._note(piece, fired)
-            if self._trigger.asks_watermark and self._passed(before_us):
+            if self._trigger.asks_watermark and has_passed(self._trigger, before_us, now_us):
                 self._ask("watermark", self._all(), out)
             if self._call.has_window_states:
                 self._forget_window_states(self._limit_us(before_us), self._limit_us(now_us))
@@ -254,11 +258,6 @@ class WindowRowsOperator(Operator):
         except Exception as error:
             raise user_code_error(error, self._context, doing="its trigger") from None
         return chosen
-
-    def _passed(self, before_us: int) -> bool:
-        """Whether event time has passed a multiple of the trigger's interval."""
-        every_us = self._trigger.every_us
-        return not every_us or NEVER_US // every_us < before_us // every_us < self._watermark_us // every_us
 
     def _fire(self, piece: Piece, assigned: Assigned, chosen: Mask, out: Emit) -> Ints:
         """Let windows out; returns the rows of them."""

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.errors import PlanError
+from weir.snapshot.watermarks import NEVER_US
 from weir.state.keys.xxhash64 import Ints
 
 Cause: TypeAlias = Literal["rows", "watermark", "clock"]
@@ -128,3 +129,9 @@ class Continuous(Trigger):
 
     def chosen(self, windows: WindowColumns, *, cause: Cause, watermark_us: int) -> npt.NDArray[np.bool_]:
         return np.ones(len(windows.rows), np.bool_)
+
+
+def has_passed(trigger: Trigger, before_us: int, now_us: int) -> bool:
+    """Whether event time has passed a multiple of a trigger's interval."""
+    every_us = trigger.every_us
+    return not every_us or NEVER_US // every_us < before_us // every_us < now_us // every_us
