@@ -21,7 +21,7 @@ from weir.state.declared.base import StateDescriptor
 from weir.state.declared.kinds import AggregatingState, ListState, MapState, ReducingState, ValueState
 from weir.state.frozen import RestoredPart, RestoredParts, RestoredState
 from weir.state.operator_state import RestoredOperatorState, redistribution_of
-from weir.state.place import StatePlace
+from weir.state.place import StatePlace, wall_clock_ms
 
 MAX_PARALLELISM = 128
 
@@ -111,11 +111,12 @@ class Subtasks:
         parallelism: int,
         checkpoint: Checkpoint | None = None,
         calls: Any = None,
+        now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._keys = keys
         self.operators: list[Operator] = []
         for index in range(parallelism):
-            place = StatePlace(backend, tempfile.mkdtemp(dir=directory))
+            place = StatePlace(backend, tempfile.mkdtemp(dir=directory), now_ms=now_ms)
             here = replace(context(index, parallelism, MAX_PARALLELISM, place=place), calls=calls)
             operator = spec.make()
             operator.open(here, None if checkpoint is None else checkpoint.restored(here))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import weir
 from tests.contract.functions import KINDS, Checkpoint, Kind, Subtasks, known
 from tests.contract.state_backends import backends
+from tests.states import Shelf
 from tests.unit.operators.running import rows
 from weir.config import StateBackend
 from weir.errors import CheckpointError, PlanError, UserCodeError
@@ -51,7 +53,12 @@ def backend(request: pytest.FixtureRequest) -> StateBackend:
 
 
 def subtasks(
-    spec: MapAsync, backend: StateBackend, directory: Path, parallelism: int, checkpoint: Checkpoint | None = None
+    spec: MapAsync,
+    backend: StateBackend,
+    directory: Path,
+    parallelism: int,
+    checkpoint: Checkpoint | None = None,
+    **options: Any,
 ) -> Subtasks:
     return Subtasks(
         spec,
@@ -61,6 +68,7 @@ def subtasks(
         parallelism=parallelism,
         checkpoint=checkpoint,
         calls=lambda function, policy: ThreadedCalls(function, policy),
+        **options,
     )
 
 
@@ -150,6 +158,138 @@ def test_a_call_that_fails_changes_nothing(backend: StateBackend, tmp_path: Path
     assert len(found) == 20
 
 
+def living(kind: str, ttl: Ttl) -> Kind:
+    """The same kind of state with a time-to-live. A row below zero only looks."""
+    state = copy.copy(KINDS[kind].state)
+    state.ttl = ttl
+
+    def look(handle: Any) -> int:
+        if kind == "map":
+            return sum(value for _, value in handle.items())
+        found = handle.get()
+        return sum(found) if kind == "list" else int(found or 0)
+
+    return Kind(state, lambda handle, x: look(handle) if x < 0 else KINDS[kind].add(handle, x))
+
+
+@pytest.mark.parametrize("refresh", ["write", "read"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_value_lives_for_as_long_as_in_any_function_also_across_a_restore(
+    kind: str, refresh: Any, backend: StateBackend, tmp_path: Path
+) -> None:
+    spec, now_ms = made(Sums(living(kind, Ttl("10s", refresh)))), [1_000_000]
+
+    def told(running: Subtasks, x: int, key: int = 1) -> int:
+        running.process(pa.record_batch([pa.array([key]), pa.array([x])], schema=SCHEMA))
+        ((_, _, found),) = finish(running)
+        return int(found)
+
+    first = subtasks(spec, backend, tmp_path, 1, now_ms=lambda: now_ms[0])
+    assert told(first, 5) == 5 and told(first, 5, key=2) == 5
+    now_ms[0] += 6_000
+    assert told(first, -1) == 5
+    checkpoint = first.checkpoint()
+    first.close()
+    again = subtasks(spec, backend, tmp_path, 2, checkpoint, now_ms=lambda: now_ms[0])
+    now_ms[0] += 4_000
+    # A look at it has kept it alive, or not.
+    assert told(again, -1) == (5 if refresh == "read" else 0)
+    assert told(again, -1, key=2) == 0
+    now_ms[0] += 9_999
+    assert told(again, -1) == (5 if refresh == "read" else 0)
+    now_ms[0] += 10_000
+    assert told(again, -1) == 0
+    assert told(again, 7) == 7
+    checkpoint = again.checkpoint(checkpoint)
+    again.close()
+    tables = [table for part in checkpoint.parts for table in checkpoint.files.tables(part["state"])]
+    held = pa.concat_tables(tables)
+    assert held["__touched_ms"].to_pylist() == [now_ms[0]], "what has expired is not written"
+
+
+def test_the_entries_of_a_map_expire_one_by_one(backend: StateBackend, tmp_path: Path) -> None:
+    class Pages:
+        pages = MapState("long", "long", default=0, ttl=Ttl("10s"))
+
+        async def __call__(self, row: Any) -> Any:
+            self.pages[row.x] += 1
+            return row.key, row.x, sum(10**page * seen for page, seen in self.pages.items())
+
+    now_ms = [1_000_000]
+    running = subtasks(made(Pages()), backend, tmp_path, 1, now_ms=lambda: now_ms[0])
+
+    def told(x: int) -> int:
+        running.process(pa.record_batch([pa.array([1]), pa.array([x])], schema=SCHEMA))
+        ((_, _, found),) = finish(running)
+        return int(found)
+
+    assert told(0) == 1 and told(1) == 11
+    now_ms[0] += 6_000
+    assert told(1) == 21
+    now_ms[0] += 4_000
+    assert told(2) == 120
+    checkpoint = running.checkpoint()
+    table = pa.concat_tables(checkpoint.files.tables(checkpoint.parts[0]["pages"]))
+    assert sorted(zip(table["map_key"].to_pylist(), table["value"].to_pylist())) == [(1, 2), (2, 1)]
+    running.close()
+
+
+def test_pickled_values_are_what_was_set_whatever_becomes_of_the_object(backend: StateBackend, tmp_path: Path) -> None:
+    class Fitted:
+        seen = ValueState(Pickled())
+        listed = ListState(Pickled())
+
+        async def __call__(self, row: Any) -> Any:
+            seen = self.seen.value or set()
+            seen.add(row.x)
+            if row.x % 2:
+                self.seen.value = seen
+                self.listed.add({row.x})
+            seen.add("not set")
+            return row.key, row.x, len(self.seen.value or ()) * 100 + sum(map(len, self.listed.get()))
+
+    spec = made(Fitted())
+    first = subtasks(spec, backend, tmp_path, 1)
+    first.process(pa.record_batch([pa.array([1, 1, 1]), pa.array([1, 2, 3])], schema=SCHEMA))
+    assert finish(first) == [(1, 1, 101), (1, 2, 101), (1, 3, 202)]
+    checkpoint = first.checkpoint()
+    first.close()
+    again = subtasks(spec, backend, tmp_path, 2, checkpoint)
+    again.process(pa.record_batch([pa.array([1]), pa.array([5])], schema=SCHEMA))
+    assert finish(again) == [(1, 5, 303)]
+    again.close()
+
+
+def test_of_a_map_a_checkpoint_writes_the_entries_that_a_call_has_changed(tmp_path: Path) -> None:
+    class Entries:
+        held = MapState("long", "long", default=0)
+
+        async def __call__(self, row: Any) -> Any:
+            if row.x < 0:
+                del self.held[-row.x]
+            elif row.x == 1_000:
+                self.held.put_all({n: n for n in range(200)})
+            else:
+                self.held[row.x] += 1
+            return row.key, row.x, len(self.held)
+
+    running = subtasks(made(Entries()), backends()["heap"], tmp_path, 1)
+
+    def told(*xs: int) -> list[Any]:
+        running.process(pa.record_batch([pa.array([1] * len(xs)), pa.array(xs)], schema=SCHEMA))
+        return [length for _, _, length in finish(running)]
+
+    assert told(1_000) == [200]
+    frozen = running.operators[0].freeze().states["held"]
+    part = frozen.write(shelf := Shelf())
+    frozen.confirmed(part)
+    frozen.released()
+    assert told(7, -8) == [200, 199]
+    second = running.operators[0].freeze().states["held"].write(shelf)
+    running.close()
+    assert second.detail["rows"] - part.detail["rows"] == 2
+
+
 def test_a_plain_function_has_its_states_behind_the_row_and_open_may_declare_more(
     backend: StateBackend, tmp_path: Path
 ) -> None:
@@ -215,7 +355,7 @@ def test_a_state_of_another_form_is_refused(backend: StateBackend, tmp_path: Pat
     first.close()
     spec = made(Sums(Kind(ListState("string"), lambda handle, x: 0)))
     stored = next(iter(checkpoint.files.tables(checkpoint.parts[0]["state"]))).schema
-    assert "bigint" in spec.verdict("state", stored)
+    assert "holds it as a value state, the function declares a list state" in spec.verdict("state", stored)
     with pytest.raises(CheckpointError, match=r"^operator 'the-name'.*'state'"):
         subtasks(spec, backend, tmp_path, 1, checkpoint)
 
@@ -223,8 +363,6 @@ def test_a_state_of_another_form_is_refused(backend: StateBackend, tmp_path: Pat
 def test_mistakes_are_told_when_the_job_is_written() -> None:
     for state, found in (
         (OperatorListState("long"), "belongs to the subtask"),
-        (ValueState("long", ttl=Ttl("1h")), "has a time-to-live"),
-        (ValueState(Pickled()), r"has Pickled\(\) values"),
         (weir.per_window(ValueState("long")), r"is per_window\(…\)"),
     ):
         with pytest.raises(PlanError, match=f"state '?.*{found}"):

@@ -16,6 +16,7 @@ from weir.errors import PlanError
 from weir.state.declared.cursor import Key, KeyCursor
 from weir.state.declared.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, RowHandle, ValueHandle
 from weir.state.declared.kinds import AggregatingState, KeyedState, ListState, MapState, ReducingState, ValueState
+from weir.state.declared.making import HeldCells
 from weir.state.frozen import FrozenState, RestoredState
 
 
@@ -47,6 +48,9 @@ class Backend(Protocol):
     def reducing_state(self, descriptor: ReducingState) -> ReducingHandle: ...
 
     def aggregating_state(self, descriptor: AggregatingState) -> AggregatingHandle: ...
+
+    def held_state(self, descriptor: KeyedState) -> HeldCells:
+        """Declare a state for those who make handles of their own, on what lies at a key as handles hold it."""
 
     def row_state(self, name: str, schema: pa.Schema) -> RowHandle:
         """Declare a state of whole rows, a struct in its table."""

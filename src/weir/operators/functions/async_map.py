@@ -33,9 +33,7 @@ from weir.state.backend import Backend
 from weir.state.backends import make_backend
 from weir.state.declared.base import StateDescriptor
 from weir.state.declared.cursor import Key
-from weir.state.declared.kinds import KeyedState, OperatorState
-from weir.state.declared.per_window import one_cell
-from weir.state.declared.tables import TableLayout, shape_of
+from weir.state.declared.kinds import OperatorState
 from weir.state.frozen import FrozenState, RestoredState
 from weir.state.keys.codec import KeyCodec
 from weir.state.values.conversion import shown
@@ -125,11 +123,8 @@ class MapAsync(OperatorSpec):
             return (
                 "rows were in flight with other columns than now; drain the job before it is changed (stop(drain=True))"
             )
-        found = next((d for d in self.declared.declared.values() if d.name == state), None)
-        if not isinstance(found, KeyedState):
-            return self.declared.verdict(state, stored)
-        keys = KeyCodec(key_schema_of(self.keys, self.input)).schema
-        return TableLayout(keys, shape_of(one_cell(found))).plan(stored)
+        keys = KeyCodec(key_schema_of(self.keys, self.input)).schema if self.keys else None
+        return self.declared.verdict(state, stored, keys)
 
 
 @dataclass(eq=False)
@@ -197,7 +192,7 @@ class _MapAsync(WaitingOperator):
                 key_groups=context.key_groups,
                 place=context.place,
             )
-            self._at_key = CallStates(self._backend)
+            self._at_key = CallStates(self._backend, context.place.now_ms)
             stateful.attach(context, held, self._backend, by_key=self._at_key.declare)
         else:
             stateful.attach(context, held)
@@ -324,7 +319,8 @@ class _MapAsync(WaitingOperator):
                 f"{operator_label(self._context)}: {result}. Raise timeout=, try again with retry=, or give such rows "
                 f"a side output with failed='a tag'\n  row: {shown(flight.row)}"
             )
-        raise user_code_error(result, self._context, row=flight.row) from None
+        at = {} if self._backend is None else {"key": self._backend.shown(flight.key)}
+        raise user_code_error(result, self._context, row=flight.row, **at) from None
 
     def _emit(self, out: Emit) -> None:
         """What is out of the first stretch, and its watermark when that is all. What follows waits for the next call:
@@ -363,18 +359,11 @@ class _MapAsync(WaitingOperator):
             backend.begin([flight.key for flight in leaving])
             for flight in leaving:
                 if flight.held is not None:
-                    self._keep(flight, flight.held)
+                    self._at_key.write(flight.held)
             backend.end()
             for flight in leaving:
                 self._turns.left(flight.key)
         self._start()
-
-    def _keep(self, flight: _Flight, held: CallState) -> None:
-        try:
-            self._at_key.write(flight.key, held)
-        except Exception as error:
-            shown_key = None if self._backend is None else self._backend.shown(flight.key)
-            raise user_code_error(error, self._context, row=flight.row, key=shown_key) from None
 
 
 def _batches(flights: Sequence[_Flight]) -> Iterator[pa.RecordBatch]:

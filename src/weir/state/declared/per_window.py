@@ -51,12 +51,6 @@ def stored_form(state: StateDescriptor) -> StateDescriptor:
     return MapState(pa.int64(), _cell_type(state), default, state.name, migrate=state.migrate)
 
 
-def one_cell(state: KeyedState) -> ValueState:
-    """The same as one value by key, whatever it holds: for those who read and write it as a whole."""
-    default = state.default if isinstance(state, ValueState) else None
-    return ValueState(_cell_type(state), default, state.name, migrate=state.migrate)
-
-
 def _cell_type(state: StateDescriptor) -> pa.DataType:
     """All that a state holds at one place, as one value."""
     kind = stored_type(state.type)

@@ -14,29 +14,20 @@ from typing import Any
 import pyarrow as pa
 
 from weir.errors import CheckpointError, PlanError
-from weir.state.declared.cells import NOTHING, Cells, Layers, MapCells
+from weir.state.declared.cells import Cells, Layers, MapCells
 from weir.state.declared.changed import ChangedRows
-from weir.state.declared.container_handles import CellList, CellMap, TimedCellList, TimedCellMap
 from weir.state.declared.cursor import Key, KeyCursor
 from weir.state.declared.handles import AggregatingHandle, ListHandle, MapHandle, ReducingHandle, RowHandle, ValueHandle
-from weir.state.declared.kinds import AggregatingState, ListState, MapState, ReducingState, ValueState
+from weir.state.declared.kinds import AggregatingState, KeyedState, ListState, MapState, ReducingState, ValueState
+from weir.state.declared.making import HeldCells, cell_default, make_handle
 from weir.state.declared.tables import Shape, TableLayout, shape_of
-from weir.state.declared.value_handles import (
-    CellInteger,
-    CellNested,
-    CellRow,
-    CellValue,
-    HeldAggregating,
-    HeldReducing,
-    HeldValue,
-    holder_of,
-)
+from weir.state.declared.value_handles import CellRow
 from weir.state.frozen import FrozenState, RestoredState
 from weir.state.heap.forms import HeldForm, held_form
 from weir.state.heap.tables import FrozenHeap, HeapTables
 from weir.state.keys.codec import KeyCodec
 from weir.state.place import StatePlace
-from weir.state.values.conversion import copier, to_list
+from weir.state.values.conversion import to_list
 
 RESTORE_ROWS = 65_536
 """Rows of a restored table that become Python objects at once."""
@@ -92,39 +83,29 @@ class HeapBackend:
     # --- Declaring ---
 
     def value_state(self, descriptor: ValueState) -> ValueHandle:
-        if descriptor.pickled or descriptor.ttl is not None:
-            holder = holder_of(descriptor, self.cursor, self._now_ms)
-            self._declare(shape_of(descriptor), holder, NOTHING)
-            return HeldValue(descriptor, self.cursor, holder)
-        if pa.types.is_integer(descriptor.type):
-            kind = CellInteger
-        else:
-            kind = CellValue if copier(descriptor.type) is None else CellNested  # type: ignore[assignment]
-        handle = kind(descriptor, self.cursor)
-        self._declare(shape_of(descriptor), handle, descriptor.default)
-        return handle
+        return self._handle(descriptor)  # type: ignore[no-any-return]
 
     def list_state(self, descriptor: ListState) -> ListHandle:
-        timed = descriptor.ttl is not None
-        make = TimedCellList(descriptor, self.cursor, self._now_ms) if timed else CellList(descriptor, self.cursor)
-        self._declare(shape_of(descriptor), make, None)
-        return make
+        return self._handle(descriptor)  # type: ignore[no-any-return]
 
     def map_state(self, descriptor: MapState) -> MapHandle:
-        timed = descriptor.ttl is not None
-        make = TimedCellMap(descriptor, self.cursor, self._now_ms) if timed else CellMap(descriptor, self.cursor)
-        self._declare(shape_of(descriptor), make, None)
-        return make
+        return self._handle(descriptor)  # type: ignore[no-any-return]
 
     def reducing_state(self, descriptor: ReducingState) -> ReducingHandle:
-        holder = holder_of(descriptor, self.cursor, self._now_ms)
-        self._declare(shape_of(descriptor), holder, NOTHING)
-        return HeldReducing(descriptor, self.cursor, holder)
+        return self._handle(descriptor)  # type: ignore[no-any-return]
 
     def aggregating_state(self, descriptor: AggregatingState) -> AggregatingHandle:
-        holder = holder_of(descriptor, self.cursor, self._now_ms)
-        self._declare(shape_of(descriptor), holder, NOTHING)
-        return HeldAggregating(descriptor, self.cursor, holder)
+        return self._handle(descriptor)  # type: ignore[no-any-return]
+
+    def held_state(self, descriptor: KeyedState) -> HeldCells:
+        held = HeldCells()
+        self._declare(shape_of(descriptor), held, cell_default(descriptor))
+        return held
+
+    def _handle(self, descriptor: KeyedState) -> Any:
+        made = make_handle(descriptor, self.cursor, self._now_ms)
+        self._declare(shape_of(descriptor), made.owner, cell_default(descriptor))
+        return made.handle
 
     def row_state(self, name: str, schema: pa.Schema) -> RowHandle:
         def decode(array: pa.Array) -> list[Any]:
