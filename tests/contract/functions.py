@@ -104,7 +104,7 @@ class Subtasks:
     def __init__(
         self,
         spec: OperatorSpec,
-        keys: Sequence[str] = (),
+        keys: Sequence[str] | Sequence[Sequence[str]] = (),
         *,
         backend: StateBackend,
         directory: Path,
@@ -113,7 +113,8 @@ class Subtasks:
         calls: Any = None,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        self._keys = keys
+        """`keys`: of the one input, or of each."""
+        self._keys: Sequence[Any] = [keys] if not keys or isinstance(keys[0], str) else keys
         self.operators: list[Operator] = []
         for index in range(parallelism):
             place = StatePlace(backend, tempfile.mkdtemp(dir=directory), now_ms=now_ms)
@@ -122,19 +123,29 @@ class Subtasks:
             operator.open(here, None if checkpoint is None else checkpoint.restored(here))
             self.operators.append(operator)
 
-    def process(self, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    def process(self, batch: pa.RecordBatch, *, input_number: int = 0) -> list[tuple[Any, ...]]:
         """The rows that come out; without keys, batches go to the subtasks in turn."""
         emitted: list[pa.RecordBatch] = []
-        self.feed(batch, emitted.append)
+        self.feed(batch, emitted.append, input_number=input_number)
         return rows(emitted)
 
-    def feed(self, batch: pa.RecordBatch, out: Emit) -> None:
-        count = len(self.operators)
+    def feed(self, batch: pa.RecordBatch, out: Emit, *, input_number: int = 0) -> None:
+        count, keys = len(self.operators), self._keys[input_number]
         parts = enumerate(batch.take(list(range(i, batch.num_rows, count))) for i in range(count))
-        if self._keys:
-            parts = split_by_owner(batch, self._keys, parallelism=count, max_parallelism=MAX_PARALLELISM)  # type: ignore[assignment]
+        if keys:
+            parts = split_by_owner(batch, keys, parallelism=count, max_parallelism=MAX_PARALLELISM)  # type: ignore[assignment]
         for owner, part in parts:
-            self.operators[owner].process(part, out)
+            if input_number:
+                self.operators[owner].process_from(input_number, part, out)
+            else:
+                self.operators[owner].process(part, out)
+
+    def flush(self) -> list[tuple[Any, ...]]:
+        """As before each marker."""
+        emitted: list[pa.RecordBatch] = []
+        for operator in self.operators:
+            operator.flush(emitted.append)
+        return rows(emitted)
 
     def watermark(self, time_us: int) -> list[tuple[Any, ...]]:
         emitted: list[pa.RecordBatch] = []

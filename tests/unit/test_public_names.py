@@ -169,9 +169,7 @@ SIGNATURES = {
     "KeyedStream.as_of": (
         f"(self, {OTHER}, *, how: 'How' = 'left', {SUFFIX}, late: 'str | None' = None, {OPTIONS}) -> 'Stream'"
     ),
-    "CoGroupedStreams.apply": (
-        f"(self, function: 'Callable[[pl.DataFrame, pl.DataFrame], Any]', {SCHEMA}, *, {OPTIONS}) -> 'Stream'"
-    ),
+    "CoGroupedStreams.apply": (f"(self, function: 'Callable[..., Any]', {SCHEMA}, *, {STATE}, {OPTIONS}) -> 'Stream'"),
     "KeyedStream.window": (
         "(self, windows: 'Windows', *, lateness: 'Duration' = 0, late: 'str | None' = None,"
         " trigger: 'Trigger | None' = None) -> 'WindowedStream'"

@@ -6,12 +6,11 @@ with two inputs, each behind a hash exchange of its own. What does not fit is re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import pyarrow as pa
 
 from weir.api.build import MakeSpec, Options
@@ -22,12 +21,14 @@ from weir.graph.logical import TimeColumn
 from weir.operators.base import OperatorSpec
 from weir.operators.joins.as_of import AsOfJoin
 from weir.operators.joins.base import Late
+from weir.operators.joins.co_group import CoGroup
 from weir.operators.joins.interval import IntervalJoin
 from weir.operators.joins.output import How, JoinLayout
 from weir.operators.joins.side import JoinSide
-from weir.operators.joins.window import CoGroup, WindowJoin, window_fields
+from weir.operators.joins.window import WindowJoin, window_fields
 from weir.operators.windows.definition import END
 from weir.operators.windows.event_time import TimeWindows
+from weir.state.declared.base import StateDescriptor
 
 if TYPE_CHECKING:
     from weir.api.keyed import KeyedStream
@@ -102,9 +103,10 @@ class CoGroupedStreams:
 
     def apply(
         self,
-        function: Callable[[pl.DataFrame, pl.DataFrame], Any],
+        function: Callable[..., Any],
         schema: pa.Schema | str,
         *,
+        state: Mapping[str, StateDescriptor] | None = None,
         uid: str | None = None,
         name: str | None = None,
         parallelism: int | None = None,
@@ -114,6 +116,9 @@ class CoGroupedStreams:
         It gets the rows of both sides as Polars frames, by event time; one of them may be empty. It returns a frame, a
         batch, a dict of columns, a list of these, or None. `schema` is that of what it returns; behind that come the
         columns `window_start` and `window_end`.
+
+        A function object may declare states in its class, by key, or `weir.per_window(…)` of each window; a plain
+        function of (left, right, state) has them in `state`.
 
         >>> import polars as pl, weir
         >>> env = weir.Environment()
@@ -128,7 +133,9 @@ class CoGroupedStreams:
         def make() -> OperatorSpec:
             left, right = _sides(self._left, self._right, "co_group")
             late, lateness_us = self._late, self._lateness_us
-            return CoGroup(left, right, self._windows, function, schema, late=late, lateness_us=lateness_us)
+            return CoGroup(
+                left, right, self._windows, function, schema, late=late, lateness_us=lateness_us, state=state
+            )
 
         options, time = Options(uid, name, parallelism), TimeColumn(END, -1)
         return two_inputs("co_group", make, self._left, self._right, options=options, time=time)

@@ -95,7 +95,7 @@ class StatefulCall(WindowCall):
         self.function: Callable[..., Any] = self._stateful.function
         if states.is_given:
             plain, given = self._stateful.function, States(self._stateful.handles)
-            self.function = lambda rows, window: plain(rows, window, given)
+            self.function = lambda *arguments: plain(*arguments, given)
 
     @property
     def has_window_states(self) -> bool:  # type: ignore[override]
@@ -108,19 +108,25 @@ class StatefulCall(WindowCall):
 
     def at_each(self, groups: Groups) -> Iterator[int]:
         """The number of each window, once the states stand there."""
+        if self._backend is None:
+            return iter(range(len(groups)))
+        heads = pa.array(groups.bounds[:-1])
+        starts = [0] * len(groups) if groups.starts_us is None else groups.starts_us.tolist()
+        return self.at([groups.rows.column(key).take(heads) for key in self._keys], starts)
+
+    def at(self, columns: Sequence[pa.Array], starts_us: Sequence[int]) -> Iterator[int]:
+        """The same, where each has a row in these key columns."""
         backend = self._backend
         if backend is None:
-            yield from range(len(groups))
+            yield from range(len(starts_us))
             return
-        heads = pa.array(groups.bounds[:-1])
-        keys = backend.keys([groups.rows.column(key).take(heads) for key in self._keys])
-        starts = [0] * len(keys) if groups.starts_us is None else groups.starts_us.tolist()
+        keys = backend.keys(columns)
         step = max(backend.keys_at_once, 1)
         for first in range(0, len(keys), step):
             some = keys[first : first + step]
             backend.begin(some)
             for number, key in enumerate(some, first):
-                backend.cursor.key, self._window.start_us = key, starts[number]
+                backend.cursor.key, self._window.start_us = key, starts_us[number]
                 yield number
             backend.end()
 

@@ -2,37 +2,28 @@
 
 Comes in: rows of the left side at input 0, of the right side at input 1. Goes out, once the
 watermark has passed a window's end: its pairs, and with an outer join its rows without a
-partner; or what a function makes of each key's rows. State: the rows of both sides by
-panes, which windows that overlap share. The time of a result is its window's last instant.
+partner. State: the rows of both sides by panes, which windows that overlap share. The time
+of a result is its window's last instant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from weir.errors import PlanError, SchemaError, WeirError
-from weir.operators.base import Emit, OperatorContext, OperatorSpec, Restored
-from weir.operators.batches.results import Results
-from weir.operators.expressions.polars_bridge import to_polars
+from weir.operators.base import Emit, OperatorSpec
 from weir.operators.joins.base import LEFT, RIGHT, BufferedJoin, Half, Late, late_sides
 from weir.operators.joins.output import JoinLayout, Pieces
 from weir.operators.joins.panes import RunPanes, rows_verdict
 from weir.operators.joins.runs import matches
-from weir.operators.joins.side import JoinSide, check_same_keys, gathered
-from weir.operators.user_code import operator_label, user_code_error
+from weir.operators.joins.side import JoinSide
 from weir.operators.windows.definition import END, START
 from weir.operators.windows.event_time import TimeWindows
-from weir.schema import parse_schema
 from weir.state.columns.segments.segment import Segment
-from weir.state.keys.columns import plain_type
 from weir.state.keys.hashing import take_rows
-from weir.state.keys.index import KeyIndex
 from weir.state.keys.store import Mask
 from weir.state.keys.xxhash64 import Ints
 
@@ -70,56 +61,7 @@ class WindowJoin(OperatorSpec):
         return rows_verdict(stored, (self.of.left if state == LEFT else self.of.right).stored)
 
 
-class CoGroup(OperatorSpec):
-    """What a function makes of the rows of both sides of each key and window."""
-
-    def __init__(
-        self,
-        left: JoinSide,
-        right: JoinSide,
-        windows: TimeWindows,
-        function: Callable[[Any, Any], Any],
-        schema: str | pa.Schema,
-        *,
-        late: Late = (None, None),
-        lateness_us: int = 0,
-    ) -> None:
-        if not callable(function):
-            raise PlanError(f"expected a function of two frames, found {function!r}")
-        self.left, self.right = left, right
-        self.windows = windows
-        self.function = function
-        self.declared = parse_schema(schema)
-        self.late: Late = late
-        self.lateness_us = lateness_us
-
-    def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        self.left.check()
-        self.right.check()
-        check_same_keys(self.left, self.right)
-        if taken := {START, END} & {*self.declared.names}:
-            raise SchemaError(f"a window has a column {sorted(taken)[0]!r} of its own; rename the function's")
-        return self.output
-
-    def sides(self, inputs: Sequence[pa.Schema]) -> Mapping[str, pa.Schema]:
-        return late_sides(self.left, self.right, self.late)
-
-    @cached_property
-    def output(self) -> pa.Schema:
-        return pa.schema([*self.declared, *window_fields(self.left)])
-
-    def make(self) -> CoGroupOperator:
-        return CoGroupOperator(self)
-
-    @property
-    def states(self) -> tuple[str, ...]:
-        return (LEFT, RIGHT)
-
-    def verdict(self, state: str, stored: pa.Schema) -> str:
-        return rows_verdict(stored, (self.left if state == LEFT else self.right).stored)
-
-
-class _Windowed(BufferedJoin):
+class WindowedJoin(BufferedJoin):
     """Keeps panes, and calls `_fire` for each window when its end is passed, and again for late rows."""
 
     def __init__(self, left: Half, right: Half, windows: TimeWindows, *, lateness_us: int) -> None:
@@ -135,6 +77,8 @@ class _Windowed(BufferedJoin):
         for window in sorted(due):
             if before_us < window[1] <= self._watermark_us:
                 self._fire(window, *self._runs(window), out)
+            if before_us < window[1] + self._lateness_us <= self._watermark_us:
+                self._over(window, *self._runs(window))
         for half in self._halves:
             for pane_us in half.panes.store:
                 if self._is_over(pane_us):
@@ -178,8 +122,11 @@ class _Windowed(BufferedJoin):
         """Emit a window. `new`: what has come since it was emitted; then only what that changes."""
         raise NotImplementedError(type(self).__name__)
 
+    def _over(self, window: tuple[int, int], left: Sequence[Segment], right: Sequence[Segment]) -> None:
+        """A window will not be seen again."""
 
-class WindowJoinOperator(_Windowed):
+
+class WindowJoinOperator(WindowedJoin):
     """Joins a window's runs, each with each: they are sorted already."""
 
     def __init__(self, spec: WindowJoin) -> None:
@@ -223,89 +170,6 @@ class WindowJoinOperator(_Windowed):
     ) -> pa.RecordBatch:
         count = max(batch.num_rows for batch in (left, right) if batch is not None)
         return self._layout.rows(left, right, bounds(self._layout.own, window, count))
-
-
-class CoGroupOperator(_Windowed):
-    """Calls the function once for each key of a window."""
-
-    def __init__(self, spec: CoGroup) -> None:
-        self._spec = spec
-        left = RunPanes(spec.left, spec.windows, is_left=False, keeps_nulls=True)
-        right = RunPanes(spec.right, spec.windows, is_left=False, keeps_nulls=True)
-        halves = Half(left, late=spec.late[0]), Half(right, late=spec.late[1])
-        super().__init__(*halves, spec.windows, lateness_us=spec.lateness_us)
-
-    def open(self, context: OperatorContext, restored: Restored | None) -> None:
-        super().open(context, restored)
-        self._results = Results(self._spec.declared, label=operator_label(context))
-
-    def _fire(
-        self,
-        window: tuple[int, int],
-        left: Sequence[Segment],
-        right: Sequence[Segment],
-        out: Emit,
-        *,
-        new: Sequence[Segment] | None = None,
-    ) -> None:
-        sides = (self._spec.left, self._spec.right)
-        batches = [
-            gathered([run.batch for run in runs]) if runs else pa.RecordBatch.from_pylist([], side.schema)
-            for side, runs in zip(sides, (left, right), strict=True)
-        ]
-        keys = [
-            [_plain_column(column) for column in side.key_columns(batch)]
-            for side, batch in zip(sides, batches, strict=True)
-        ]
-        index = KeyIndex(pa.schema([(str(i), plain_type(column.type)) for i, column in enumerate(keys[0])]))
-        slots = [index.slots(columns) if len(columns[0]) else np.empty(0, np.int64) for columns in keys]
-        groups = [
-            _grouped(batch, side.times(batch), of, len(index))
-            for side, batch, of in zip(sides, batches, slots, strict=True)
-        ]
-        pieces = Pieces(out)
-        for slot in self._changed(index, left, right, new):
-            frames = [frame[int(starts[slot]) : int(starts[slot + 1])] for frame, starts in groups]
-            for result in self._results_of(frames, index, slot):
-                if result.num_rows:
-                    arrays = [*result.columns, *bounds(window_fields(self._spec.left), window, result.num_rows)]
-                    pieces.add(pa.RecordBatch.from_arrays(arrays, schema=self._spec.output))
-        pieces.flush()
-
-    def _changed(
-        self, index: KeyIndex, left: Sequence[Segment], right: Sequence[Segment], new: Sequence[Segment] | None
-    ) -> Sequence[int]:
-        """The keys that new rows are of; without new rows, all."""
-        if new is None:
-            return range(len(index))
-        slots: set[int] = set()
-        for side, runs in ((self._spec.left, left), (self._spec.right, right)):
-            for run in runs:
-                if any(run is other for other in new):
-                    slots.update(index.slots([_plain_column(c) for c in side.key_columns(run.batch)]).tolist())
-        return sorted(slots)
-
-    def _results_of(self, frames: Sequence[Any], index: KeyIndex, slot: int) -> list[pa.RecordBatch]:
-        try:
-            found = self._spec.function(frames[0], frames[1])
-            many = isinstance(found, (list, tuple)) or hasattr(found, "__next__")
-            return [self._results.checked(result) for result in (found if many else [found]) if result is not None]
-        except WeirError:
-            raise
-        except Exception as error:
-            key = tuple(column[0].as_py() for column in index.keys(np.array([slot])))
-            raise user_code_error(error, self._context, key=key, doing="co_group") from None
-
-
-def _grouped(batch: pa.RecordBatch, times: Ints, slots: Ints, count: int) -> tuple[Any, Ints]:
-    """A frame with each key's rows together, by time, and where each key begins."""
-    order = np.lexsort((times, slots))
-    starts = np.searchsorted(slots[order], np.arange(count + 1))
-    return to_polars(take_rows(batch, order)), starts
-
-
-def _plain_column(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def bounds(fields: Sequence[pa.Field], window: tuple[int, int], count: int) -> list[pa.Array]:

@@ -19,10 +19,11 @@ from weir.errors import CheckpointError
 from weir.operators.base import Frozen, Operator, OperatorSpec, Restored, RestoredInline
 from weir.operators.joins.as_of import AsOfJoin
 from weir.operators.joins.base import BufferedJoin
+from weir.operators.joins.co_group import CoGroup
 from weir.operators.joins.interval import IntervalJoin
 from weir.operators.joins.output import JoinLayout
 from weir.operators.joins.side import JoinSide
-from weir.operators.joins.window import CoGroup, WindowJoin, window_fields
+from weir.operators.joins.window import WindowJoin, window_fields
 from weir.operators.windows.event_time import AlignedWindows
 from weir.snapshot.parts import StatePart
 from weir.snapshot.watermarks import END_US
