@@ -10,21 +10,22 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from tests.sim.externals import External, Row
+from tests.sim.externals import External, Row, SimSource, make_rows
 from tests.sim.patching import all_of, patched
 from tests.sim.stage import SimulationFailed
 from tests.sim.workload import Job, SinkExpectation
-from weir.ids import CheckpointId, Lineage
+from weir.ids import AttemptId, CheckpointId, Lineage
 from weir.operators.base import OperatorContext
 from weir.operators.sink import Sink, SinkGuarantee, SinkWriter
-from weir.runtime.driver.notices import AttemptFailed, Notice
+from weir.runtime.driver.notices import AttemptFailed, AttemptRunning, Notice
 from weir.runtime.driver.reservation_desk import ReservationDesk
 from weir.runtime.task.intake import ReservingIntake
 from weir.runtime.task.source_subtask import SourceSubtask
+from weir.runtime.task.worker import Worker
 from weir.snapshot.manifest import Manifest
 from weir.snapshot.parts import Json
 
@@ -36,6 +37,13 @@ HOW_OFTEN = 0.7
 
 AT_ONCE = 0.6
 """How many of their sinks show at once what they get."""
+
+
+HELD_ROWS, HELD_PACE = 60, 0.3
+"""How many rows a job reads that holds some of them, and how fast."""
+
+DEATHS_MAX = 4
+"""Of attempts of one run that holds rows, beside what else is drawn."""
 
 
 # --- Drawing --------------------------------------------------------------------------------------------
@@ -52,11 +60,56 @@ def _at_most_once(job: Job, rng: random.Random, external: External) -> Job:
     beside = None if job.beside is None else _at_most_once(job.beside, rng, external)
     checkpoints = replace(job.checkpoints, on_restart="continue")
     is_plain = job.timed is None and not job.has_loop
-    # What counts rows begins anew with every failure: rows as they are tell more.
-    ends = [("plain", sink) for _, sink in job.ends[:1]] if is_plain and rng.random() < 0.7 else list(job.ends)
+    ends = list(job.ends)
+    if is_plain and rng.random() < 0.7:
+        # What counts rows begins anew with every failure: rows as they are tell more.
+        ends = [(rng.choice(["plain", "held"]), sink) for _, sink in job.ends[:1]]
     if is_plain:
-        ends = [(end, SimDirectSink(external) if rng.random() < AT_ONCE else sink) for end, sink in ends]
-    return replace(job, checkpoints=checkpoints, beside=beside, ends=ends)
+        direct = {end for end, _ in ends if end == "held" or rng.random() < AT_ONCE}
+        ends = [(end, SimDirectSink(external) if end in direct else sink) for end, sink in ends]
+    sources = job.sources
+    if any(end == "held" for end, _ in ends):
+        # A checkpoint that only commits has no state: where such follow soon, nothing is there to be brought back. And
+        # there must be rows left behind one that has some.
+        checkpoints = replace(checkpoints, every=rng.choice(["8ms", "80ms"]))
+        first = min((row[0] for _, rows in sources for row in rows), default=None)
+        if first is not None:
+            sources = [(SimSource(rng, first, HELD_ROWS, 1, pace=HELD_PACE), make_rows(first, HELD_ROWS))]
+    return replace(job, sources=sources, checkpoints=checkpoints, beside=beside, ends=ends)
+
+
+Request: TypeAlias = "tuple[int, Callable[[Any], None]]"
+"""When, in steps, and what users do."""
+
+
+def holds_rows(world: World) -> bool:
+    """Whether this is a job that lets rows out again if it finds state that was lost."""
+    return is_at_most_once(world.job) and any(end == "held" for region in world.job.regions for end, _ in region.ends)
+
+
+def moves(world: World, rng: random.Random) -> list[Request]:
+    """Such jobs are asked for another parallelism: so there is a checkpoint with what they hold."""
+    return [(rng.randint(10, 600), lambda users: users.rescale()) for _ in range(2)] if holds_rows(world) else []
+
+
+class Deaths:
+    """Tasks of such jobs die soon behind a restore, when some of what they had held has come out."""
+
+    def __init__(self, world: World, rng: random.Random) -> None:
+        self._world = world
+        self._rng = rng
+        self._left = DEATHS_MAX if holds_rows(world) else 0
+
+    def noticed(self, notice: Notice) -> list[Request]:
+        if not self._left or not isinstance(notice, AttemptRunning) or notice.restored is None:
+            return []
+        self._left -= 1
+        return [(self._world.steps + self._rng.randint(20, 300), lambda users: self._kill(notice.attempt))]
+
+    def _kill(self, attempt: AttemptId | None) -> None:
+        for task in self._world.alive_tasks():
+            if task.stage.attempt == attempt:
+                task.die("SIGKILL")
 
 
 class SimDirectSink(Sink):
@@ -135,7 +188,7 @@ def check_at_most_once(world: World, committed: Callable[[SinkExpectation], list
     job, lineage = world.job, world.store().lineage
     needed = {expectation.uid: expectation for expectation in job.expectations(world.kept.rows)}
     for expectation in job.expectations(job.rows):
-        if expectation.kind != "exact":
+        if expectation.kind not in ("exact", "held"):
             continue
         is_direct = isinstance(expectation.sink, SimDirectSink)
         # What users have deleted, old tasks may go on to fill.
@@ -147,7 +200,7 @@ def check_at_most_once(world: World, committed: Callable[[SinkExpectation], list
             found, wanted = Counter((row[0],) for row in found.elements()), Counter((row[0],) for row in wanted)
         if extra := found - wanted:
             raise SimulationFailed(f"sink {expectation.uid}: counted twice: {sorted(extra.elements())[:5]}")
-        if is_loop:
+        if is_loop or expectation.kind == "held":
             continue  # What was still inside is lost, and nothing says what that was.
         if lost := Counter(needed[expectation.uid].rows) - found:
             raise SimulationFailed(f"sink {expectation.uid}: lost although kept: {sorted(lost.elements())[:5]}")
@@ -198,7 +251,19 @@ def _is_closing_when_empty(self: SourceSubtask) -> bool:
     return is_empty and (self._draining or self._is_read_to_end)
 
 
+def state_is_brought_back_at_most_once() -> AbstractContextManager[None]:
+    """A restart finds the state of the last checkpoint that has some, though rows behind it have gone on: what that
+    state has let out since, it lets out again."""
+    original = Worker.open
+
+    def open(self: Worker, beginning: Any) -> None:
+        original(self, replace(beginning, loses_state=False))
+
+    return patched(Worker, "open", open)
+
+
 AT_MOST_ONCE_VARIANTS = (
+    state_is_brought_back_at_most_once,
     rows_go_on_before_they_are_noted,
     what_is_noted_is_forgotten_by_the_next_driver,
     barrier_overtakes_what_was_read,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 FIRST_SEED = {
     "aborted_epoch_dropped": 49,
+    "async_state_is_kept_of_calls_that_did_not_come_out": 144,
     "attempts_that_never_started_count": 60,
     "barrier_overtakes_what_was_read": 27,
     "built_on_before_it_is_complete": 11,
@@ -30,6 +31,7 @@ FIRST_SEED = {
     "going_back_shares_the_old_files": 345,
     "head_is_lost_at_freeze": 11,
     "held_rows_after_barrier": 25,
+    "hooks_are_not_restored": 41,
     "join_side_is_not_in_the_snapshot": 66,
     "joined_rows_go_too_early": 66,
     "late_manifest_of_an_old_attempt_counts": 60,
@@ -69,6 +71,7 @@ FIRST_SEED = {
     "sessions_are_forgotten_on_restore": 6,
     "sessions_are_not_merged": 25,
     "splits_are_taken_as_one": 25,
+    "state_is_brought_back_at_most_once": 24,
     "thawed_driver_goes_on_retiring": 14,
     "timers_are_lost_on_restore": 11,
     "timer_fires_twice_after_merge": 42,

@@ -1,4 +1,6 @@
-"""Regions of random jobs whose operators remember in other ways: rows of windows, counted rows, every kind of state."""
+"""Regions of random jobs whose operators remember in other ways: rows of windows, counted rows, every kind of state,
+state of calls, and what hooks say.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ COUNTED = 3
 
 def draw_kind(rng: random.Random) -> Timed:
     """One of them."""
-    return rng.choice([_rows_of(rng), _COUNTED, _MEMORIES, _MEMORIES])
+    return rng.choice([_rows_of(rng), _COUNTED, _MEMORIES, _MEMORIES, _asked(rng), _hooked(rng)])
 
 
 # --- Windows whose rows are kept ------------------------------------------------------------------------
@@ -99,6 +101,81 @@ def _memories(streams: Sequence[Any], sink: Sink, prefix: str) -> None:
 def _of_memories(rows: Sequence[Row]) -> Answer:
     counts = Counter(key for _, key, _ in rows)
     return [(key, count, *[sum(v for _, k, v in rows if k == key)] * 5) for key, count in counts.items()]
+
+
+# --- State of calls, and what hooks say -------------------------------------------------------------------
+
+
+def _of_numbered(rows: Sequence[Row]) -> Answer:
+    """(key, number, number) of each row: which one has which number depends on their order."""
+    counts = Counter(key for _, key, _ in rows)
+    return [(key, n, n) for key, count in counts.items() for n in range(1, count + 1)]
+
+
+NUMBERED = "key long, n long, seen long"
+
+
+class Asked:
+    """Each call counts its key's rows, in two ways."""
+
+    count = weir.ValueState("long", default=0)
+    seen = weir.MapState("long", "long")
+
+    async def __call__(self, row: Any) -> tuple[int, ...]:
+        self.count.value += 1
+        self.seen[row.id] = row.value
+        return row.key, self.count.value, len(self.seen)
+
+
+def _asked(rng: random.Random) -> Timed:
+    ordered, capacity = rng.random() < 0.5, rng.choice([1, 3, 20])
+
+    def apply(streams: Sequence[Any], sink: Sink, prefix: str) -> None:
+        asked = timed(streams[0], prefix).key_by("key")
+        numbered = asked.map_async(Asked(), NUMBERED, ordered=ordered, capacity=capacity, uid=f"{prefix}asked")
+        numbered.write(sink, uid=f"{prefix}asked-out")
+
+    return Timed("asked", apply, _of_numbered, forgets=False)
+
+
+class Hooked:
+    """Counts rows by key in plain attributes. All subtasks get what all have said: of a key its owner knows most."""
+
+    snapshot_redistribute = "union"
+
+    def __init__(self) -> None:
+        self.counts: Counter[int] = Counter()
+
+    def __call__(self, row: Any) -> tuple[int, ...]:
+        self.counts[row.key] += 1
+        return row.key, self.counts[row.key], self.counts[row.key]
+
+    def snapshot_state(self) -> Any:
+        return [list(pair) for pair in self.counts.items()]
+
+    def restore_state(self, values: Any) -> None:
+        for key, count in (pair for value in values for pair in value):
+            self.counts[key] = max(count, self.counts[key])
+
+
+class HookedLater(Hooked):
+    """The same, told behind the stream's back."""
+
+    snapshot_state = None  # type: ignore[assignment]
+
+    def snapshot_state_async(self) -> Any:
+        counts = dict(self.counts)
+        return lambda: [list(pair) for pair in counts.items()]
+
+
+def _hooked(rng: random.Random) -> Timed:
+    hooked = rng.choice([Hooked, HookedLater])
+
+    def apply(streams: Sequence[Any], sink: Sink, prefix: str) -> None:
+        numbered = streams[0].key_by("key").map(hooked(), NUMBERED, uid=f"{prefix}hooked")
+        numbered.write(sink, uid=f"{prefix}hooked-out")
+
+    return Timed("hooked", apply, _of_numbered, forgets=False)
 
 
 _COUNTED = Timed("counted", _counted, _of_counted, forgets=False)

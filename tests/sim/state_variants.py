@@ -9,6 +9,8 @@ from typing import Any
 
 from tests.sim.patching import patched
 from weir.ids import CheckpointId
+from weir.operators.functions.async_map import _MapAsync
+from weir.operators.functions.hooks import HookedFunction
 from weir.runtime.storage.retirement import Retirement
 from weir.snapshot.coordinator.under_way import LiveAttempts
 from weir.state.columns.segments.segment import Run, Segment
@@ -90,7 +92,30 @@ def restore_forgets_what_is_not_converted() -> AbstractContextManager[None]:
     return patched(FrozenConverting, "write", write)
 
 
+def hooks_are_not_restored() -> AbstractContextManager[None]:
+    """What function objects have said of themselves is in the checkpoint, and nobody tells them."""
+    return patched(HookedFunction, "restore", lambda self, restored: None)
+
+
+def async_state_is_kept_of_calls_that_did_not_come_out() -> AbstractContextManager[None]:
+    """What a call has made of the state is kept when it has come back, though its row is in flight still."""
+    original = _MapAsync._came_back
+
+    def came_back(self: _MapAsync, flight: Any, succeeded: bool, result: Any) -> None:
+        original(self, flight, succeeded, result)
+        backend = self._backend
+        if backend is not None and flight.held is not None:
+            backend.begin([flight.key])
+            self._at_key.write(flight.held)
+            backend.end()
+            flight.held = None
+
+    return patched(_MapAsync, "_came_back", came_back)
+
+
 STATE_VARIANTS = (
+    hooks_are_not_restored,
+    async_state_is_kept_of_calls_that_did_not_come_out,
     restore_forgets_what_is_not_converted,
     shared_files_go_with_their_checkpoint,
     built_on_before_it_is_complete,

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from tests.sim.at_most_once import Deaths, Request, moves
 from tests.sim.checkers import check_nothing_lost, check_state, committed_rows
 from tests.sim.stage import SimulationFailed
 from tests.sim.storage import SCHEME
@@ -60,7 +61,9 @@ class Users:
     def __init__(self, world: World, rng: random.Random) -> None:
         self._world = world
         self.rng = rng
-        self._requests = draw_requests(rng)
+        self._requests: list[Request] = []
+        self._deaths = Deaths(world, rng)
+        self._ask_later(draw_requests(rng) + moves(world, rng))
         self._asked: dict[str, Asked] = {}
         self.drained: set[AttemptId] = set()
         """Attempts whose sources were told to end."""
@@ -79,6 +82,9 @@ class Users:
     def forget_savepoint(self) -> bool:
         """Whether they resume a job that was started from a savepoint without naming that again."""
         return self._world.savepoint is not None and self.rng.random() < SAVEPOINT_FORGOTTEN
+
+    def _ask_later(self, requests: list[Request]) -> None:
+        self._requests = sorted([*self._requests, *requests], key=lambda request: request[0])
 
     def act(self) -> None:
         """Ask for what is due, as soon as the job runs."""
@@ -119,6 +125,7 @@ class Users:
     # --- What they get ------------------------------------------------------------------------------------
 
     def noticed(self, notice: Notice) -> None:
+        self._ask_later(self._deaths.noticed(notice))
         asked = self._asked.get(notice.request) if isinstance(notice, ANSWERS) else None
         if asked is None:
             return
@@ -153,8 +160,8 @@ class Users:
         if self._world.kept.is_wanted and self._world.kept.may_have_failed:
             return
         for expectation in self._world.job.expectations(self._world.job.rows_read(manifest, files)):
-            if expectation.kind in ("final", "conserved"):
-                continue  # its windows may not be complete yet
+            if expectation.kind in ("final", "conserved", "held"):
+                continue  # its windows may not be complete yet, or what is held not be out
             check_nothing_lost(expectation, committed_rows(self._world, expectation))
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import polars as pl
 
 import weir
-from tests.sim import loops
+from tests.sim import held, loops
 from tests.sim.externals import SCHEMA, External, Row, SimFileSink, SimSink, SimSource
 from tests.sim.storage import SCHEME
 from tests.sim.timed import Timed
@@ -41,10 +41,11 @@ class SinkExpectation:
     """How one sink's committed rows are judged."""
 
     uid: str
-    kind: Literal["exact", "running", "final", "conserved"]
+    kind: Literal["exact", "running", "final", "conserved", "held"]
     rows: list[tuple[Any, ...]]
     """exact: what must be there. running: (key, count, sum) at the end, for each key. final: what must be there when
-    the job has finished, if it read everything itself. conserved: the same, but some rows may come out alone."""
+    the job has finished, if it read everything itself. conserved: the same, but some rows may come out alone. held:
+    what may be there, once at most."""
     sink: Sink
     whole: Sequence[tuple[Any, ...]] = ()
     """final, conserved: what may be there at any time."""
@@ -165,6 +166,7 @@ class Job:
         answers: dict[str, tuple[Any, list[tuple[Any, ...]]]] = {
             "plain": ("exact", list(rows)),
             "loop": ("exact", loops.rows_out(rows)),
+            "held": ("held", list(self._answer(read))),
         }
         found = [
             (f"{self.prefix}{_ends()[end].sink_uid}", *answers.get(end, ("running", running)), s)
@@ -378,8 +380,8 @@ ENDS = {
 
 
 def _ends() -> dict[str, End]:
-    """All of them; a loop needs rows that come once."""
-    return {**ENDS, "loop": End(loops.loop, "looped", False)}
+    """All of them; a loop needs rows that come once, and what is held is out only when more of its key has come."""
+    return {**ENDS, "loop": End(loops.loop, "looped", False), "held": End(held.hold, "held-out", False)}
 
 
 def totals_of(rows: Sequence[Row]) -> dict[int, tuple[int, int]]:
