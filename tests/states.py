@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from weir.snapshot.parts import FileRef, StatePart
-from weir.state.frozen import FrozenState, RestoredPart, RestoredParts, RestoredState
+from weir.state.frozen import FrozenState, RestoredPart, RestoredParts, RestoredSlice, RestoredState
 from weir.state.keys.splitting import KeySplitter
 
 
@@ -35,6 +35,9 @@ class RestoredTables:
     @property
     def whole(self) -> RestoredPart | None:
         return None
+
+    def slices(self) -> Sequence[RestoredSlice]:
+        return ()
 
 
 def table_of(frozen: FrozenState) -> pa.Table:

@@ -175,6 +175,18 @@ class RestoredState(Protocol):
     def whole(self) -> RestoredPart | None:
         """The part whose key groups are exactly this subtask's, if there is one: its files may be taken as they are."""
 
+    def slices(self) -> Sequence[RestoredSlice]:
+        """The parts that have rows of this subtask, in the order of their key groups, for who knows their format; none
+        where only the tables are right."""
+
+
+@dataclass(frozen=True)
+class RestoredSlice:
+    """A part, and which of its key groups are this subtask's. Its files may be read, but nothing may refer to them."""
+
+    part: RestoredPart
+    own: range
+
 
 @dataclass(frozen=True)
 class RestoredParts:
@@ -193,6 +205,14 @@ class RestoredParts:
     def whole(self) -> RestoredPart | None:
         return self.parts[0] if len(self.parts) == 1 and self.parts[0].key_groups == self.own else None
 
+    def slices(self) -> Sequence[RestoredSlice]:
+        parts = sorted(self.parts, key=lambda part: part.key_groups.start)
+        shared = [
+            range(max(part.key_groups.start, self.own.start), min(part.key_groups.stop, self.own.stop))
+            for part in parts
+        ]
+        return [RestoredSlice(part, own) for part, own in zip(parts, shared, strict=True) if own]
+
 
 @dataclass(frozen=True)
 class CheckedState:
@@ -208,6 +228,9 @@ class CheckedState:
     @property
     def whole(self) -> RestoredPart | None:
         return self.state.whole
+
+    def slices(self) -> Sequence[RestoredSlice]:
+        return ()
 
 
 def part_schema(part: RestoredPart) -> pa.Schema:

@@ -28,6 +28,7 @@ from weir.state.frozen import (
     GONE_COLUMN,
     FrozenState,
     RestoredPart,
+    RestoredSlice,
     RestoredState,
     StateWriter,
     reader,
@@ -279,6 +280,9 @@ class RestoredOperatorState:
     @property
     def whole(self) -> RestoredPart | None:
         return self._one if self.is_own else None
+
+    def slices(self) -> Sequence[RestoredSlice]:
+        return ()
 
 
 def _rows_of(part: RestoredPart) -> Iterator[pa.Table]:

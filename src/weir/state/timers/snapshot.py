@@ -18,9 +18,18 @@ import pyarrow as pa
 from weir.errors import CheckpointError
 from weir.snapshot.parts import StatePart
 from weir.state.columns.segments.rows import SegmentLayout, rows_in_file
+from weir.state.columns.segments.segment import segment_name
 from weir.state.columns.segments.snapshot import FrozenSegments, rows_in
 from weir.state.declared.cursor import Key
-from weir.state.frozen import FrozenState, RestoredPart, StateWriter, decode_table, encode_table, write_tables
+from weir.state.frozen import (
+    FrozenState,
+    RestoredPart,
+    RestoredSlice,
+    StateWriter,
+    decode_table,
+    encode_table,
+    write_tables,
+)
 from weir.state.timers.reading import BucketReader, Stretch
 from weir.state.timers.rows import domain_of, end_of, order_in
 from weir.state.timers.tables import DOMAINS, TimeDomain, timer_table
@@ -134,6 +143,9 @@ class StoredTimers:
         part = self.part.part
         return replace(self.part, part=replace(part, format="segments", detail=part.detail["segments"]))
 
+    def slices(self) -> Sequence[RestoredSlice]:
+        return ()
+
     def tables(self) -> Iterator[pa.Table]:
         """The timers behind the cursors."""
         file = self.part.part.files.get(BEHIND)
@@ -153,7 +165,7 @@ def read_timers(part: RestoredPart) -> Iterator[pa.Table]:
     runs: dict[int, list[list[Stretch]]] = {}
     for run in detail["segments"]["runs"]:
         found = [
-            Stretch(low, high, partial(rows_in, part, f"s{number:012d}", rows_in_file))
+            Stretch(low, high, partial(rows_in, part, segment_name(number), rows_in_file))
             for number, _, _, low, high, *_ in run
         ]
         runs.setdefault(run[0][1], []).append(found)

@@ -80,22 +80,28 @@ def in_key_ranges(sources: Sequence[Callable[[], SortedRows]]) -> Iterator[list[
     """The rows of all of them in stretches of the same keys, of about PIECE_ROWS together. They are asked for anew for
     each stretch: what is on disk need not stay in memory."""
     ends = [(int(rows.order[0]), int(rows.order[-1]), len(rows)) for of in sources if len(rows := of())]
+    for low, high in key_ranges(ends):
+        found = [rows.slice(*between(rows.order, low, high)) for of in sources if len(rows := of())]
+        if any(map(len, found)):
+            yield [rows for rows in found if len(rows)]
+
+
+def key_ranges(ends: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
+    """Ranges of orders, both ends included, that have about PIECE_ROWS of the rows each. `ends`: of each source its
+    lowest order, its highest, and how many rows it has."""
     if not ends:
         return
     count = 1 + sum(rows for _, _, rows in ends) // PIECE_ROWS
     low, high = min(first for first, _, _ in ends), max(last for _, last, _ in ends)
     step = (high - low) // count + 1
     for first in range(low, high + 1, step):
-        found = [between(of(), first, min(first + step - 1, high)) for of in sources]
-        if any(map(len, found)):
-            yield [rows for rows in found if len(rows)]
+        yield first, min(first + step - 1, high)
 
 
-def between(rows: SortedRows, low: int, high: int) -> SortedRows:
-    """The rows whose order is in this range, both included; copies nothing."""
-    start = np.searchsorted(rows.order, np.uint64(low))
-    stop = np.searchsorted(rows.order, np.uint64(high), side="right")
-    return rows.slice(int(start), int(stop))
+def between(order: Words, low: int, high: int) -> tuple[int, int]:
+    """Where the rows are whose order is in this range, both included."""
+    start = np.searchsorted(order, np.uint64(low))
+    return int(start), int(np.searchsorted(order, np.uint64(high), side="right"))
 
 
 def at_orders(rows: SortedRows, wanted: Words) -> SortedRows:

@@ -74,6 +74,11 @@ class Bounds:
         return Bounds(len(rows), int(rows.order[0]), int(rows.order[-1]), int(times.min()), int(times.max()))
 
 
+def segment_name(number: int) -> str:
+    """Of its file."""
+    return f"s{number:012d}"
+
+
 class Segment:
     """Rows of one bucket of time."""
 
@@ -92,7 +97,7 @@ class Segment:
 
     @property
     def name(self) -> str:
-        return f"s{self.number:012d}"
+        return segment_name(self.number)
 
     @property
     def first_us(self) -> int:

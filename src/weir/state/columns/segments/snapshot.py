@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ from weir.snapshot.watermarks import NEVER_US
 from weir.state.columns.segments.grouping import by_rules
 from weir.state.columns.segments.lot import FrozenLot
 from weir.state.columns.segments.rows import Combine, Mask, SegmentLayout, SortedRows, rows_in_file
-from weir.state.columns.segments.segment import Bounds, Run, Segment
-from weir.state.columns.segments.shelf import Shelf
+from weir.state.columns.segments.segment import Bounds, Run, Segment, segment_name
+from weir.state.columns.segments.shelf import KeptRows, Shelf
 from weir.state.columns.segments.tables import RowSource, tables_of
 from weir.state.frozen import FrozenState, RestoredPart, StateWriter, decode_table, encode_table
 
@@ -178,38 +178,52 @@ def since_of(part: StatePart) -> int:
     return since_us
 
 
-def opened(part: RestoredPart, layout: SegmentLayout, shelf: Shelf) -> list[Run] | None:
-    """The segments of a part, with their files as they are; None when it is of another layout."""
+def fits(part: RestoredPart, layout: SegmentLayout) -> bool:
+    """Whether the files of a part are segments of this layout."""
     detail = part.part.detail
     if part.part.format != SEGMENTS or detail["version"] != VERSION or detail["schema"] != layout.code:
+        return False
+    return bool(detail["max_parallelism"] == layout.max_parallelism and detail["mark"] == layout.mark)
+
+
+def opened(part: RestoredPart, layout: SegmentLayout, shelf: Shelf) -> list[Run] | None:
+    """The segments of a part, with their files as they are; None when it is of another layout."""
+    if not fits(part, layout):
         return None
-    if detail["max_parallelism"] != layout.max_parallelism or detail["mark"] != layout.mark:
-        return None
-    marks = _marks_in(part)
-    return [Run([_opened(part, of, layout, shelf=shelf, marks=marks) for of in run]) for run in detail["runs"]]
+    marks = marks_in(part)
+    return [
+        Run([_opened(part, of, layout, shelf=shelf, marks=marks) for of in run]) for run in part.part.detail["runs"]
+    ]
 
 
 def _opened(
     part: RestoredPart, of: Sequence[Any], layout: SegmentLayout, *, shelf: Shelf, marks: dict[str, Mask]
 ) -> Segment:
     number, bucket_us, *bounds = of
-    name = f"s{number:012d}"
-    file = part.part.files[name]
-    if shelf.is_on_disk:
-        path = shelf.new_path()
-        part.files.fetch(file, path)
-        kept = shelf.take_over(path)
-    else:
-        kept = shelf.keep(rows_in(part, name, layout.rows_of))
+    name = segment_name(number)
     found = marks.get(name)
     segment = Segment(
-        number, bucket_us, kept, bounds=Bounds(*bounds), marks=None if found is None else found[: bounds[0]].copy()
+        number,
+        bucket_us,
+        kept_out_of(part, name, layout, shelf),
+        bounds=Bounds(*bounds),
+        marks=None if found is None else found[: bounds[0]].copy(),
     )
-    segment.file = file
+    segment.file = part.part.files[name]
     return segment
 
 
-def _marks_in(part: RestoredPart) -> dict[str, Mask]:
+def kept_out_of(part: RestoredPart, name: str, layout: SegmentLayout, shelf: Shelf) -> KeptRows:
+    """The rows of a segment's file: on disk, where there is one."""
+    if not shelf.is_on_disk:
+        return shelf.keep(rows_in(part, name, layout.rows_of))
+    path = shelf.new_path()
+    part.files.fetch(part.part.files[name], path)
+    return shelf.take_over(path)
+
+
+def marks_in(part: RestoredPart) -> dict[str, Mask]:
+    """By segment; with some bits behind its last row."""
     found: dict[str, Mask] = {}
     for name, file in part.part.files.items():
         if name.startswith(MARKS):
@@ -235,13 +249,15 @@ def read_segments(part: RestoredPart) -> Iterator[pa.Table]:
             f"reads version {VERSION}; restore it with the version that wrote it, and take a savepoint there"
         )
     layout = SegmentLayout.of(detail)
-    marks = _marks_in(part)
+    shown = None if layout.rules is None else by_rules(layout.rules, layout.chain)
+    marks = marks_in(part)
     found = []
     for run in detail["runs"]:
         for number, _, *bounds in run:
-            name, rows = f"s{number:012d}", bounds[0]
+            name, rows = segment_name(number), bounds[0]
             bits = marks.get(name)
-            rows_of = partial(rows_in, part, name, rows_in_file)
+            rows_of: Callable[[], SortedRows] = partial(rows_in, part, name, rows_in_file)
+            if shown is not None:
+                rows_of = cache(rows_of)  # they are put together piece by piece
             found.append(RowSource(Bounds(*bounds), rows_of, None if bits is None else bits[:rows]))
-    shown = None if layout.rules is None else by_rules(layout.rules, layout.chain)
     yield from tables_of(found, layout, since_us=since_of(part.part), shown=shown)

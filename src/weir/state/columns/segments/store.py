@@ -17,8 +17,9 @@ from weir.state.columns.segments.merging import AT_ONCE_ROWS_MAX, Merge, merged
 from weir.state.columns.segments.rows import Combine, Mask, SegmentLayout, SortedRows
 from weir.state.columns.segments.segment import Bounds, Run, Segment
 from weir.state.columns.segments.shelf import KeptRows, Shelf, ShelfBudget
-from weir.state.columns.segments.snapshot import FrozenSegment, FrozenSegments, StoredMarks, opened, since_of
-from weir.state.frozen import RestoredState
+from weir.state.columns.segments.slices import Slices
+from weir.state.columns.segments.snapshot import FrozenSegment, FrozenSegments, StoredMarks, fits, opened, since_of
+from weir.state.frozen import RestoredSlice, RestoredState
 from weir.state.keys.xxhash64 import Ints
 
 RATIO = 2
@@ -252,10 +253,11 @@ class SegmentStore:
         )
 
     def restore(self, restored: RestoredState) -> bool:
-        """Take over the files of a part that was of exactly these key groups; False: it has to be read as tables."""
+        """Take over the files of a part that was of exactly these key groups, or out of several parts the rows that
+        fall to these; False: it has to be read as tables."""
         whole = restored.whole
         if whole is None:
-            return False
+            return self._restore_slices(restored.slices())
         runs = opened(whole, self.layout, self._shelf)
         if runs is None:
             return False
@@ -264,6 +266,22 @@ class SegmentStore:
         self._numbers = itertools.count(1 + max((s.number for run in runs for s in run.segments), default=-1))
         self._marks.restored(whole.part)
         self.since_us = since_of(whole.part)
+        return True
+
+    def _restore_slices(self, slices: Sequence[RestoredSlice]) -> bool:
+        if not slices or not all(fits(each.part, self.layout) for each in slices):
+            return False
+        taken = Slices(self.layout, self._shelf)
+        for each in slices:
+            for bucket_us, rank, rows in taken.out_of(each):
+                segment = self._segment(bucket_us, rows.kept, rows.bounds, rows.marks)
+                runs = self._buckets.setdefault(bucket_us, [])
+                # Those of other parts have other keys, so that it does not matter which of them are older.
+                runs += [Run([]) for _ in range(rank + 1 - len(runs))]
+                runs[rank].segments = [*runs[rank].segments, segment]
+                self._budget.settle()
+        for bucket_us, runs in self._buckets.items():
+            self._buckets[bucket_us] = [run for run in runs if run.segments]
         return True
 
     # --- Merging ---

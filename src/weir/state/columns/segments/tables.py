@@ -1,19 +1,19 @@
 """Segments as the state table shows them.
 
 Comes in: segments, wherever they lie. Goes out: tables in pieces. Where rows of one key and
-time may be in several segments, these are put into one order, a range of keys at a time.
+time may be in several segments, these are put into one order, a range of keys at a time:
+what is looked at is a slice of each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
 
 import numpy as np
 import pyarrow as pa
 
-from weir.state.columns.segments.grouping import in_key_ranges, together
+from weir.state.columns.segments.grouping import between, key_ranges, together
 from weir.state.columns.segments.rows import Combine, Mask, SegmentLayout, SortedRows
 from weir.state.columns.segments.segment import Bounds
 
@@ -36,9 +36,14 @@ class RowSource:
             rows, marks = rows.take(here), None if marks is None else marks[here]
         return rows, marks
 
-    def left(self, since_us: int) -> SortedRows:
-        """The same where a mark means that a row is gone."""
-        rows, marks = self.since(since_us)
+    def left(self, since_us: int, low: int, high: int) -> SortedRows:
+        """Of the rows of these orders the same, where a mark means that a row is gone."""
+        rows = self.rows()
+        start, stop = between(rows.order, low, high)
+        rows, marks = rows.slice(start, stop), None if self.marks is None else self.marks[start:stop]
+        if self.bounds.first_us < since_us:
+            here = np.flatnonzero(rows.times >= since_us)
+            rows, marks = rows.take(here), None if marks is None else marks[here]
         return rows if marks is None else rows.take(np.flatnonzero(~marks))
 
 
@@ -54,8 +59,10 @@ def tables_of(
             yield from _in_pieces(layout, source, since_us)
         return
     for some in [sources] if layout.chain is not None else _overlapping(sources):
-        # Those that are left as they are lie where they lie.
-        for parts in in_key_ranges([cache(partial(source.left, since_us)) for source in some]):
+        for low, high in key_ranges([(source.bounds.low, source.bounds.high, source.bounds.rows) for source in some]):
+            parts = [rows for source in some if len(rows := source.left(since_us, low, high))]
+            if not parts:
+                continue
             whole = shown(together(parts, layout))
             for start in range(0, len(whole), PIECE_ROWS):
                 yield layout.as_table(whole.slice(start, min(start + PIECE_ROWS, len(whole))), None)
