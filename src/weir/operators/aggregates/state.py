@@ -50,6 +50,11 @@ class Accumulators:
         for kernel in self._kernels if shows_every_row else ():
             kernel.show_every_row()
 
+    def make_room(self, count: int) -> None:
+        """There will be about so many slots."""
+        for kernel in self._kernels:
+            kernel.make_room(count)
+
     def can_combine(self, batch: pa.RecordBatch) -> bool:
         """Whether rows of the user may be merged before they are sent on: if not, whoever gets their sums could not
         tell what they were in between."""

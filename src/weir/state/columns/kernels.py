@@ -70,6 +70,9 @@ class Kernel(ABC):
         """Merge slots into those of another kernel of the same aggregate, or of this one, in passing."""
         target.merge(into, self.read(slots), count=count)
 
+    def make_room(self, count: int) -> None:
+        """There will be about so many slots: room that takes no memory until it is used, where there is such."""
+
     @abstractmethod
     def clear(self) -> None:
         """Back to no slots at all."""
@@ -112,6 +115,10 @@ class FixedKernel(Kernel):
             raise ProtocolViolation(f"accumulators of one kind are merged into those of another: {target!r}")
         for column, other in zip(self._columns, target._columns, strict=True):
             column.pour(slots, other, into, count)
+
+    def make_room(self, count: int) -> None:
+        for column in self._columns:
+            column.make_room(count)
 
     def clear(self) -> None:
         for column in self._columns:
@@ -202,6 +209,10 @@ class _SlotColumn:
         self._valid = self._carry = None
         self._has_signs = [False, False]
         self._count = self._magnitude_max = 0
+
+    def make_room(self, count: int) -> None:
+        if self._identity == 0 and not self._count:  # else all of it would have to be written
+            self._values = np.zeros(max(count, _CAPACITY_MIN), self._values.dtype)
 
     def _grow(self, count: int) -> None:
         self._values = grown(self._values, count, self._identity)

@@ -79,7 +79,8 @@ class KeyIndex:
     True
     """
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, *, room: int = 0) -> None:
+        """`room`: for so many keys, before it has to grow; it takes no memory until it is used."""
         for field in schema:
             check_key_type(field.type, field.name)
         self._types = [field.type for field in schema]
@@ -89,7 +90,7 @@ class KeyIndex:
         self._has_repeats = True
         """Whether new keys had several rows each in the last batch that had some."""
         self._null_slot = -1
-        self._start(_TABLE_SIZE_MIN, capacity=0)
+        self._start(_table_size(room) if room else _TABLE_SIZE_MIN, capacity=room)
 
     def __len__(self) -> int:
         return len(self._hashes)

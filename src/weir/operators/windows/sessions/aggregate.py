@@ -354,8 +354,12 @@ class SessionAggregateOperator(Operator):
         return is_any
 
     def _retire(self) -> None:
-        self._runs.retire(self._store)
-        self._store = SessionStore(self._spec.of.layout, self._context, self._spec.gap_us)
+        retired = self._store
+        self._runs.retire(retired)
+        if self._budget.directory is None:
+            self._store = retired.successor()
+        else:  # where room would count as memory that is in use
+            self._store = SessionStore(self._spec.of.layout, self._context, self._spec.gap_us)
 
     def _seal_for_good(self) -> bool:
         """The same, and put its sessions into segments here and now."""

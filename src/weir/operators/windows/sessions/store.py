@@ -43,7 +43,14 @@ class SessionStore:
         self._layout = layout
         self._context = context
         self._gap_us = gap_us
-        self._start_over(KeyIndex(layout.key_schema))
+        self._start_over()
+
+    def successor(self) -> SessionStore:
+        """An empty store with room for as many sessions, which takes no memory until it is used: to grow to where this
+        one was would hold up the stream."""
+        empty = SessionStore(self._layout, self._context, self._gap_us)
+        empty._start_over(keys=len(self._index), sessions=self._count)
+        return empty
 
     def __len__(self) -> int:
         """How many sessions are open."""
@@ -173,7 +180,7 @@ class SessionStore:
 
     def forget_keys(self) -> None:
         """Forget everything."""
-        self._start_over(KeyIndex(self._layout.key_schema))
+        self._start_over()
 
     @property
     def is_mostly_dead(self) -> bool:
@@ -184,7 +191,7 @@ class SessionStore:
         """Give open sessions new slots, and forget the keys of all others. Slots from before mean nothing then."""
         old, slots = self.accumulators, self.alive
         keys, starts, lasts = self.keys(slots), self._start[slots], self._last[slots]
-        self._start_over(KeyIndex(self._layout.key_schema))
+        self._start_over()
         if len(slots):
             found = self._index.slots(keys)
             self._grow_keys()
@@ -194,21 +201,23 @@ class SessionStore:
             old.pour(slots, self.accumulators, placed, count=self._count)
             self._filled = self._count
 
-    def _start_over(self, index: KeyIndex) -> None:
-        self._index = index
+    def _start_over(self, *, keys: int = 0, sessions: int = 0) -> None:
+        """`keys`, `sessions`: room for so many."""
+        self._index = KeyIndex(self._layout.key_schema, room=keys)
         self.accumulators = Accumulators(self._layout, self._context)
+        self.accumulators.make_room(sessions)
         self._count = self._live = 0
         self._filled = 0
         """So many slots have accumulators; those behind them are new."""
-        self._start: Ints = np.empty(0, np.int64)
-        self._last: Ints = np.empty(0, np.int64)
-        self._key: npt.NDArray[np.int32] = np.empty(0, np.int32)
-        self._alive: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
+        self._start: Ints = np.zeros(sessions, np.int64)
+        self._last: Ints = np.zeros(sessions, np.int64)
+        self._key: npt.NDArray[np.int32] = np.zeros(sessions, np.int32)
+        self._alive: npt.NDArray[np.bool_] = np.zeros(sessions, np.bool_)
         # By key: how many sessions are open; the slot if it is one, -1 where it is not known; room to compute.
-        self._sessions: npt.NDArray[np.int32] = np.empty(0, np.int32)
-        self._only: npt.NDArray[np.int32] = np.empty(0, np.int32)
-        self._low: Ints = np.empty(0, np.int64)
-        self._high: Ints = np.empty(0, np.int64)
+        self._sessions: npt.NDArray[np.int32] = np.zeros(keys, np.int32)
+        self._only: npt.NDArray[np.int32] = np.zeros(keys, np.int32)
+        self._low: Ints = np.zeros(keys, np.int64)
+        self._high: Ints = np.zeros(keys, np.int64)
 
     # --- Where pieces belong ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import polars as pl
@@ -9,7 +10,9 @@ import pytest
 
 import weir
 from tests.unit.operators.windows.sessions.test_runs import Subtasks, spec_of
+from weir.operators.windows.sessions import store
 from weir.snapshot.watermarks import END_US
+from weir.state.keys.index import KeyIndex
 
 
 def test_a_session_that_begins_where_two_others_meet_takes_nothing_over_from_them() -> None:
@@ -19,6 +22,26 @@ def test_a_session_that_begins_where_two_others_meet_takes_nothing_over_from_the
     subtasks.process([("a", 1, 0), ("a", 9, 15)])
     subtasks.process([("a", 3, 8), ("b", 5, 5)])
     assert set(subtasks.watermark(END_US)) == {("a", 0, 25, 3, 1, "1", "9"), ("b", 5, 15, 1, 5, "5", "5")}
+
+
+def test_behind_a_snapshot_there_is_room_for_as_many_sessions_and_nothing_is_copied_to_grow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subtasks = Subtasks(spec_of(aggregates={"n": weir.count()}), 1, directory=None)
+    rows = [(f"key {number}", 1, 0) for number in range(5_000)]
+    subtasks.process(rows)
+    subtasks.freeze()
+    grown: list[int] = []
+    grow, grow_index = store._grown, KeyIndex._grow
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_grown", lambda array, size: (grown.append(size), grow(array, size))[1])
+        patch.setattr(
+            KeyIndex, "_grow", lambda index, count, old: (grown.append(count), grow_index(index, count, old))[1]
+        )
+        for start in range(0, len(rows), 500):  # the first half has an index of its own, for these few
+            subtasks.process([(key, 1, 5) for key, *_ in rows[start : start + 500]])
+    assert not [size for size in grown if size > 2_048]
+    assert Counter(subtasks.watermark(END_US)) == Counter((key, 0, 15, 2) for key, *_ in rows)
 
 
 @pytest.mark.parametrize("place", ["heap", "disk"])
