@@ -24,7 +24,7 @@ FIRST_SEED = {
     "files_of_other_key_groups_are_built_on": 5,
     "finish_removes_all_that_is_pending": 558,
     "fired_timers_are_in_the_snapshot": 42,
-    "fresh_start_clears_before_it_claims": 18,
+    "fresh_start_clears_before_it_claims": 1403,
     "frozen_state_sees_later_rows": 10,
     "fsck_takes_what_is_under_way": 60,
     "going_back_counts_from_there": 57,
