@@ -81,6 +81,6 @@ FIRST_SEED = {
     "watermark_is_forgotten_on_restore": 238,
     "watermark_is_the_greatest": 6,
     "watermarks_overtake_calls": 54,
-    "what_is_noted_is_forgotten_by_the_next_driver": 125,
+    "what_is_noted_is_forgotten_by_the_next_driver": 311,
     "window_is_emitted_early": 12,
 }
