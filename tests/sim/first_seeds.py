@@ -10,6 +10,7 @@ FIRST_SEED = {
     "aborted_epoch_dropped": 49,
     "async_state_is_kept_of_calls_that_did_not_come_out": 144,
     "attempts_that_never_started_count": 60,
+    "barrier_overtakes_a_watermark": 6,
     "barrier_overtakes_what_was_read": 27,
     "built_on_before_it_is_complete": 11,
     "claim_without_a_second_look": 86,

@@ -26,9 +26,13 @@ from tests.sim.progress import Progress
 from tests.sim.variants import VARIANTS
 from tests.sim.workload import Types
 from tests.sim.world import World
-from weir.operators.windows import kept_panes, panes, partials
+from weir.operators.aggregates import state
+from weir.operators.functions import keyed
+from weir.operators.windows import kept_panes, panes, partials, rows
 from weir.operators.windows.sessions import aggregate, pieces
+from weir.operators.windows.sessions import runs as sessions_in_segments
 from weir.operators.windows.sessions import store as sessions
+from weir.runtime.task import subtask
 from weir.state.columns.segments import grouping, lot, merging, store
 from weir.state.rocks import backend as rocks
 
@@ -86,6 +90,11 @@ def small_pieces(rng: random.Random) -> AbstractContextManager[None]:
         patched(pieces, "PIECE_ROWS", rng.choice([1, 3])),
         patched(sessions, "COMPACTED_SLOTS_MIN", rng.choice([0, 4])),
         patched(aggregate, "MOVED_SESSIONS_MAX", rng.choice([0, 2, 65_536])),
+        patched(state, "BATCH_ROWS_MAX", rng.choice([1, 4, 65_536])),
+        patched(keyed, "FIRED_AT_ONCE", rng.choice([1, 3, 4_096])),
+        patched(rows, "FIRED_ROWS_MAX", rng.choice([1, 262_144])),
+        patched(sessions_in_segments, "DUE_ROWS_MAX", rng.choice([1, 3, 131_072])),
+        patched(subtask, "COURSE_MS", rng.choice([0.0, 5.0])),
         patched(rocks, "CONVERTED_ENTRIES_LEAST", rng.choice([1, 3])),
         patched(rocks, "CONVERTED_ENTRIES_PER_KEY", 0),
     )

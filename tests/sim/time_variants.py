@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.sim.patching import all_of, patched
-from weir.operators.base import Frozen, Restored
+from weir.operators.base import Course, Frozen, Restored
 from weir.operators.functions.async_map import STATE as IN_FLIGHT
 from weir.operators.functions.async_map import _MapAsync
 from weir.operators.functions.keyed import FunctionOperator
@@ -21,6 +21,10 @@ from weir.operators.windows.aggregate import WindowAggregateOperator
 from weir.operators.windows.sessions.aggregate import SessionAggregateOperator
 from weir.operators.windows.sessions.runs import SessionRuns
 from weir.operators.windows.sessions.store import SessionStore
+from weir.runtime.task.inner_subtask import InnerSubtask
+from weir.runtime.task.subtask import Activity, Subtask
+from weir.runtime.task.turns import members
+from weir.snapshot.elements import Barrier
 from weir.snapshot.parts import Progress
 from weir.snapshot.watermark_groups import WatermarkGroups
 from weir.snapshot.watermarks import NEVER_US, WatermarkMerge
@@ -52,13 +56,30 @@ def splits_are_taken_as_one() -> AbstractContextManager[None]:
 
 def window_is_emitted_early() -> AbstractContextManager[None]:
     """A window is complete when the watermark comes near its end."""
-    original = WindowAggregateOperator.watermark
+    original = WindowAggregateOperator.advance
 
-    def watermark(self: WindowAggregateOperator, time_us: int, out: Any) -> int | None:
-        original(self, min(time_us + 2_000_000, (1 << 63) - 1), out)
+    def advance(self: WindowAggregateOperator, time_us: int, out: Any) -> Course:
+        yield from original(self, min(time_us + 2_000_000, (1 << 63) - 1), out)
         return time_us
 
-    return patched(WindowAggregateOperator, "watermark", watermark)
+    return patched(WindowAggregateOperator, "advance", advance)
+
+
+def barrier_overtakes_a_watermark() -> AbstractContextManager[None]:
+    """A barrier is taken although only a part is done of what a watermark has set off."""
+    original = Subtask.step
+
+    def step(self: Subtask) -> Activity:
+        if isinstance(self, InnerSubtask) and self.chain.is_busy:
+            course, self.chain._course = self.chain._course, None
+            self._arrivals.hear()
+            for channel in members(self._arrivals.filled & ~self._blocked):
+                if isinstance(self._inputs[channel].peek(), Barrier):
+                    self._take(channel)
+            self.chain._course = course
+        return original(self)
+
+    return patched(Subtask, "step", step)
 
 
 def head_is_lost_at_freeze() -> AbstractContextManager[None]:
@@ -285,6 +306,7 @@ TIME_VARIANTS = (
     watermark_is_the_greatest,
     splits_are_taken_as_one,
     window_is_emitted_early,
+    barrier_overtakes_a_watermark,
     head_is_lost_at_freeze,
     segment_is_pruned_too_early,
     panes_are_forgotten_on_restore,

@@ -8,10 +8,10 @@ thread and no socket, and are called by one thread only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -27,8 +27,24 @@ from weir.state.place import StatePlace
 NO_LINEAGE = Lineage("0000000000")
 """Of an operator that runs by itself, without a job."""
 
+T = TypeVar("T")
+
 Emit: TypeAlias = Callable[[pa.RecordBatch], None]
 """Hand a batch to whatever comes next."""
+
+Course: TypeAlias = Generator[None, None, int | None]
+"""Work in pieces. Between two of them others may run, but nothing else is asked of the operator. Returns the watermark
+that goes on; None: none does."""
+
+
+def run_through(course: Generator[None, None, T]) -> T:
+    """All pieces, one after the other; what they return."""
+    while True:
+        try:
+            next(course)
+        except StopIteration as over:
+            found: T = over.value
+            return found
 
 
 @dataclass(frozen=True)
@@ -176,6 +192,11 @@ class Operator:
         none does."""
         return time_us
 
+    def advance(self, time_us: int, out: Emit) -> Course:
+        """The same in pieces, as far as it pays to cut it up."""
+        return self.watermark(time_us, out)
+        yield  # never: it is one
+
     @property
     def wake_ms(self) -> float | None:
         """When, by the wall clock, `tick` is wanted; None: not at all."""
@@ -184,11 +205,23 @@ class Operator:
     def tick(self, now_ms: float, out: Emit) -> None:
         """The wall clock shows at least `wake_ms`. Emit what is due."""
 
+    def ticking(self, now_ms: float, out: Emit) -> Course:
+        """The same in pieces."""
+        self.tick(now_ms, out)
+        return None
+        yield  # never: it is one
+
     def flush(self, out: Emit) -> None:
         """Emit what was held back to merge it with later rows. Called when idle, on time-out, before each marker."""
 
     def end(self, out: Emit) -> None:
         """No more rows will come. May be called again after a restore: what it emits must follow from the state."""
+
+    def ending(self, out: Emit) -> Course:
+        """The same in pieces."""
+        self.end(out)
+        return None
+        yield  # never: it is one
 
     def freeze(self) -> Frozen:
         """The synchronous part of a snapshot."""
@@ -196,6 +229,30 @@ class Operator:
 
     def close(self) -> None:
         """Release what is held. Called exactly once, also after a failure."""
+
+
+class PiecewiseOperator(Operator):
+    """An operator for which time may set off more at once than can be held, or than others can wait for."""
+
+    def advance(self, time_us: int, out: Emit) -> Course:
+        raise NotImplementedError(type(self).__name__)
+
+    def ticking(self, now_ms: float, out: Emit) -> Course:
+        return None
+        yield
+
+    def ending(self, out: Emit) -> Course:
+        return None
+        yield
+
+    def watermark(self, time_us: int, out: Emit) -> int | None:
+        return run_through(self.advance(time_us, out))
+
+    def tick(self, now_ms: float, out: Emit) -> None:
+        run_through(self.ticking(now_ms, out))
+
+    def end(self, out: Emit) -> None:
+        run_through(self.ending(out))
 
 
 class WaitingOperator(Operator):

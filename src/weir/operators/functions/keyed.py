@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from weir.errors import UserCodeError
-from weir.operators.base import Emit, Frozen, OperatorContext, Restored
+from weir.operators.base import Course, Emit, Frozen, OperatorContext, PiecewiseOperator, Restored, run_through
 from weir.operators.functions.at_key import KeyedRowOperator
 from weir.operators.functions.context import NO_KEY, Moment, ProcessContext, Timers
 from weir.operators.functions.declared import FunctionStates
@@ -84,7 +84,7 @@ class _Input:
         self.time_offset = timedelta(microseconds=of.time_offset_us) if of.time_offset_us else None
 
 
-class FunctionOperator(KeyedRowOperator):
+class FunctionOperator(PiecewiseOperator, KeyedRowOperator):
     """One subtask's own copy of a function."""
 
     def __init__(self, plan: FunctionPlan) -> None:
@@ -180,7 +180,7 @@ class FunctionOperator(KeyedRowOperator):
             next_us = self._timers.event.next_us
             if next_us is not None and next_us <= self._moment.watermark_us:
                 # Set for a time that event time has passed already.
-                self._fire(EVENT, self._moment.watermark_us, out)
+                run_through(self._firing(EVENT, self._moment.watermark_us, out))
 
     def _take(self, given: _Input, piece: pa.RecordBatch, out: Emit) -> None:
         rows = given.reader.read(piece, self.context)
@@ -246,11 +246,11 @@ class FunctionOperator(KeyedRowOperator):
 
     # --- Timers ---
 
-    def watermark(self, time_us: int, out: Emit) -> int | None:
+    def advance(self, time_us: int, out: Emit) -> Course:
         self._moment.watermark_us = max(self._moment.watermark_us, time_us)
         if self._timers is not None:
             self._moment.at_end = time_us == END_US
-            self._fire(EVENT, self._moment.watermark_us, out)
+            yield from self._firing(EVENT, self._moment.watermark_us, out)
             self._moment.at_end = False
         return time_us
 
@@ -261,27 +261,28 @@ class FunctionOperator(KeyedRowOperator):
         next_us = self._timers.processing.next_us
         return None if next_us is None else -(-next_us // 1_000)
 
-    def tick(self, now_ms: float, out: Emit) -> None:
-        self._fire(PROCESSING, int(now_ms * 1_000), out)
+    def ticking(self, now_ms: float, out: Emit) -> Course:
+        return self._firing(PROCESSING, int(now_ms * 1_000), out)
 
-    def end(self, out: Emit) -> None:
+    def ending(self, out: Emit) -> Course:
         if self._timers is not None:
             # Nobody will wait for the clock any more; a timer that is lost would be worse than one that is early.
             self._moment.at_end = True
-            self._fire(PROCESSING, END_US, out)
-            self._fire(EVENT, END_US, out)
+            yield from self._firing(PROCESSING, END_US, out)
+            yield from self._firing(EVENT, END_US, out)
+        return None
 
-    def _fire(self, domain: TimeDomain, until_us: int, out: Emit) -> None:
+    def _firing(self, domain: TimeDomain, until_us: int, out: Emit) -> Course:
         """Call on_timer for what is due: in the order of times, and with what is set meanwhile and due, too."""
         if self._timers is None:
-            return
+            return None
         queue, moment = self._timers.of(domain), self._moment
         moment.domain = domain
         left = self._timers.count_max * (1 + TIMERS_AT_END_TIMES_MAX) + TIMERS_AT_END_MAX if moment.at_end else 0
         while times := queue.due(until_us, FIRED_AT_ONCE):
             keys = [key for time_us in times for key in queue.keys(time_us)]
             if len(keys) > FIRED_AT_ONCE:
-                self._fire_one_time(queue, times[0], out)
+                yield from self._fire_one_time(queue, times[0], out)
             else:
                 self._fire_together(queue, times, keys, out)
             self._timers.settle(len(keys))
@@ -291,7 +292,9 @@ class FunctionOperator(KeyedRowOperator):
                     f"{operator_label(self.context)}: on_timer sets timers without end. The input has ended, and with "
                     "it event time: set no more timers when context.at_end is true"
                 )
+            yield
         moment.domain = moment.timer_us = None
+        return None
 
     def _fire_together(self, queue: TimerQueue, times: list[int], keys: list[Key], out: Emit) -> None:
         """The timers of several times. A timer that one of them sets belongs to one of these keys, too."""
@@ -304,7 +307,7 @@ class FunctionOperator(KeyedRowOperator):
         self.backend.end()
         self._emit(results, out)
 
-    def _fire_one_time(self, queue: TimerQueue, time_us: int, out: Emit) -> None:
+    def _fire_one_time(self, queue: TimerQueue, time_us: int, out: Emit) -> Course:
         """More timers of one time than are to be called at once."""
         keys = queue.pop(time_us)
         for start in range(0, len(keys), FIRED_AT_ONCE):
@@ -314,6 +317,8 @@ class FunctionOperator(KeyedRowOperator):
             self._call_timers(time_us, some, results)
             self.backend.end()
             self._emit(results, out)
+            yield
+        return None
 
     def _call_timers(self, time_us: int, keys: list[Key], results: list[Any]) -> None:
         if not keys:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from weir.errors import PlanError, ProtocolViolation
 from weir.operators.aggregates.state import BATCH_ROWS_MAX
-from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.base import Course, Emit, Frozen, OperatorContext, OperatorSpec, PiecewiseOperator, Restored
 from weir.operators.joins.base import LEFT, RIGHT, Half, restored_progress, row_times
 from weir.operators.joins.output import JoinLayout, Pieces
 from weir.operators.joins.panes import RunPanes, rows_verdict
@@ -60,7 +60,7 @@ class AsOfJoin(OperatorSpec):
         return rows_verdict(stored, (self.of.left if state == LEFT else self.of.right).stored)
 
 
-class AsOfJoinOperator(Operator):
+class AsOfJoinOperator(PiecewiseOperator):
     """Left rows wait; versions stay."""
 
     def __init__(self, spec: AsOfJoin) -> None:
@@ -116,7 +116,7 @@ class AsOfJoinOperator(Operator):
         if changes:
             self._versions.add(gathered(changes), watermark_us=self._watermark_us)
 
-    def watermark(self, time_us: int, out: Emit) -> int | None:
+    def advance(self, time_us: int, out: Emit) -> Course:
         self.flush(out)
         before_us, self._watermark_us = self._watermark_us, max(self._watermark_us, time_us)
         pieces = Pieces(out)
@@ -125,6 +125,7 @@ class AsOfJoinOperator(Operator):
             for start in range(0, len(due), BATCH_ROWS_MAX):
                 rows = due[start : start + BATCH_ROWS_MAX]
                 self._emit(take_rows(run.batch, rows), run.times[rows], pieces)
+                yield
         pieces.flush()
         self._left.panes.store.drop_before(self._watermark_us)
         self._versions.drop_replaced(self._watermark_us)

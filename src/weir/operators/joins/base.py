@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from weir.errors import DataError, PlanError, ProtocolViolation
 from weir.operators.aggregates.state import BATCH_ROWS_MAX
-from weir.operators.base import Emit, Frozen, Operator, OperatorContext, Restored
+from weir.operators.base import Emit, Frozen, OperatorContext, PiecewiseOperator, Restored
 from weir.operators.joins.panes import RunPanes
 from weir.operators.joins.side import JoinSide, gathered
 from weir.operators.user_code import operator_label
@@ -53,7 +53,7 @@ class Half:
         return self.panes.runs_of(gathered(batches)) if batches else []
 
 
-class BufferedJoin(Operator):
+class BufferedJoin(PiecewiseOperator):
     """Keeps rows of both sides until the watermark says that nobody needs them."""
 
     def __init__(self, left: Half, right: Half) -> None:

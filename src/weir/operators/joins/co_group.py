@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from weir.errors import PlanError, SchemaError, WeirError
-from weir.operators.base import Emit, Frozen, OperatorContext, OperatorSpec, Restored
+from weir.operators.base import Course, Emit, Frozen, OperatorContext, OperatorSpec, Restored
 from weir.operators.batches.results import Results
 from weir.operators.expressions.polars_bridge import to_polars
 from weir.operators.functions.declared import states_of
@@ -37,6 +37,9 @@ from weir.state.keys.columns import plain_type
 from weir.state.keys.hashing import take_rows
 from weir.state.keys.index import KeyIndex
 from weir.state.keys.xxhash64 import Ints
+
+CALLS_AT_ONCE = 1_024
+"""Of the function, before others may run."""
 
 
 class CoGroup(OperatorSpec):
@@ -157,16 +160,19 @@ class CoGroupOperator(WindowedJoin):
         out: Emit,
         *,
         new: Sequence[Segment] | None = None,
-    ) -> None:
+    ) -> Course:
         rows = self._by_key(left, right)
         slots = self._changed(rows.index, left, right, new)
         pieces = Pieces(out)
-        for number in self._call.at(_keys(rows.index, slots), [window[0]] * len(slots)):
+        for count, number in enumerate(self._call.at(_keys(rows.index, slots), [window[0]] * len(slots)), 1):
             for result in self._results_of(rows.frames(slots[number]), rows.index, slots[number]):
                 if result.num_rows:
                     arrays = [*result.columns, *bounds(window_fields(self._spec.left), window, result.num_rows)]
                     pieces.add(pa.RecordBatch.from_arrays(arrays, schema=self._spec.output))
+            if count % CALLS_AT_ONCE == 0:
+                yield
         pieces.flush()
+        return None
 
     def _over(self, window: tuple[int, int], left: Sequence[Segment], right: Sequence[Segment]) -> None:
         if self._call.has_window_states:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from weir.errors import PlanError
-from weir.operators.base import Emit, OperatorSpec
+from weir.operators.base import Course, Emit, OperatorSpec
 from weir.operators.joins.base import LEFT, RIGHT, BufferedJoin, Half, Late, late_sides
 from weir.operators.joins.output import JoinLayout, Pieces
 from weir.operators.joins.panes import RunPanes, rows_verdict
@@ -115,13 +115,13 @@ class IntervalJoinOperator(BufferedJoin):
         super().__init__(left, right)
         self._held_back_us = max([0, *(half.partners.upper_us for half in self._sides if half.keeps)])
 
-    def watermark(self, time_us: int, out: Emit) -> int | None:
+    def advance(self, time_us: int, out: Emit) -> Course:
         self.flush(out)
         self._watermark_us = max(self._watermark_us, time_us)
         for half in self._sides:
             cut_us = half.cut_us(self._watermark_us)
             if half.keeps:
-                self._emit_alone(half, cut_us, out)
+                yield from self._emit_alone(half, cut_us, out)
             half.panes.store.drop_before(cut_us)
         return time_us if time_us in (NEVER_US, END_US) else time_us - self._held_back_us
 
@@ -147,7 +147,7 @@ class IntervalJoinOperator(BufferedJoin):
                     left, right = (pairs.batch, pairs.other) if half.is_left else (pairs.other, pairs.batch)
                     pieces.add(self._layout.rows(left, right, [self._time_array(times)]))
 
-    def _emit_alone(self, half: _IntervalHalf, cut_us: int, out: Emit) -> None:
+    def _emit_alone(self, half: _IntervalHalf, cut_us: int, out: Emit) -> Course:
         """Rows that have found no partner, and find none any more."""
         pieces = Pieces(out)
         for pane_us in half.panes.store:
@@ -161,7 +161,9 @@ class IntervalJoinOperator(BufferedJoin):
                     rows = take_rows(segment.batch, alone)
                     left, right = (rows, None) if half.is_left else (None, rows)
                     pieces.add(self._layout.rows(left, right, [self._time_array(segment.times[alone])]))
+                    yield
         pieces.flush()
+        return None
 
     def _time_array(self, times: Ints) -> pa.Array:
         return pa.array(times).view(self._layout.own[0].type)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from weir.operators.base import Emit, OperatorSpec
+from weir.operators.base import Course, Emit, OperatorSpec, run_through
 from weir.operators.joins.base import LEFT, RIGHT, BufferedJoin, Half, Late, late_sides
 from weir.operators.joins.output import JoinLayout, Pieces
 from weir.operators.joins.panes import RunPanes, rows_verdict
@@ -69,14 +69,14 @@ class WindowedJoin(BufferedJoin):
         self._windows = windows
         self._lateness_us = lateness_us
 
-    def watermark(self, time_us: int, out: Emit) -> int | None:
+    def advance(self, time_us: int, out: Emit) -> Course:
         self.flush(out)
         before_us, self._watermark_us = self._watermark_us, max(self._watermark_us, time_us)
         panes = {pane_us for half in self._halves for pane_us in half.panes.store}
         due = {window for pane_us in panes for window in self._windows.windows(pane_us)}
         for window in sorted(due):
             if before_us < window[1] <= self._watermark_us:
-                self._fire(window, *self._runs(window), out)
+                yield from self._fire(window, *self._runs(window), out)
             if before_us < window[1] + self._lateness_us <= self._watermark_us:
                 self._over(window, *self._runs(window))
         for half in self._halves:
@@ -100,7 +100,7 @@ class WindowedJoin(BufferedJoin):
         windows = {window for pane_us in {run.bucket_us for run in new} for window in self._windows.windows(pane_us)}
         for window in sorted(windows):
             if window[1] <= self._watermark_us < window[1] + self._lateness_us:
-                self._fire(window, *self._runs(window), out, new=new)
+                run_through(self._fire(window, *self._runs(window), out, new=new))
 
     def _is_over(self, pane_us: int) -> bool:
         return self._windows.last_end(pane_us) + self._lateness_us <= self._watermark_us
@@ -118,7 +118,7 @@ class WindowedJoin(BufferedJoin):
         out: Emit,
         *,
         new: Sequence[Segment] | None = None,
-    ) -> None:
+    ) -> Course:
         """Emit a window. `new`: what has come since it was emitted; then only what that changes."""
         raise NotImplementedError(type(self).__name__)
 
@@ -144,7 +144,7 @@ class WindowJoinOperator(WindowedJoin):
         out: Emit,
         *,
         new: Sequence[Segment] | None = None,
-    ) -> None:
+    ) -> Course:
         pieces = Pieces(out)
         concerned = {id(run) for run in (*left, *right)} if new is None else set(map(id, new))
         alone = [np.ones(len(run), np.bool_) for run in right]
@@ -157,13 +157,16 @@ class WindowJoinOperator(WindowedJoin):
                     unmatched[pairs.rows] = False
                     others_unmatched[pairs.partners] = False
                     pieces.add(self._rows(pairs.batch, pairs.other, window))
+                    yield
             if self._layout.keeps_left and id(run) in concerned and unmatched.any():
                 pieces.add(self._rows(take_rows(run.batch, np.flatnonzero(unmatched)), None, window))
         if self._layout.keeps_right:
             for run, unmatched in zip(right, alone, strict=True):
                 if id(run) in concerned and unmatched.any():
                     pieces.add(self._rows(None, take_rows(run.batch, np.flatnonzero(unmatched)), window))
+                    yield
         pieces.flush()
+        return None
 
     def _rows(
         self, left: pa.RecordBatch | None, right: pa.RecordBatch | None, window: tuple[int, int]

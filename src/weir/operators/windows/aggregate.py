@@ -20,7 +20,16 @@ from weir.operators.aggregates.layout import check_same_columns
 from weir.operators.aggregates.numbering import RowNumbers, of_whole_keys
 from weir.operators.aggregates.partial import PartialOperator
 from weir.operators.aggregates.state import Accumulators, in_batches
-from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.base import (
+    Course,
+    Emit,
+    Frozen,
+    OperatorContext,
+    OperatorSpec,
+    PiecewiseOperator,
+    Restored,
+    run_through,
+)
 from weir.operators.user_code import operator_label
 from weir.operators.windows.definition import WindowDefinition, shown
 from weir.operators.windows.event_time import TimeWindows
@@ -161,7 +170,7 @@ class _HeldPanes:
         return self._spec.windows.panes(self._spec.of.times_of(batch, self._context))
 
 
-class WindowAggregateOperator(Operator):
+class WindowAggregateOperator(PiecewiseOperator):
     """Holds the panes that some window still needs."""
 
     def __init__(self, spec: WindowAggregate) -> None:
@@ -209,12 +218,12 @@ class WindowAggregateOperator(Operator):
             self._changed += [self._changed_in(group, slots) for group, slots in touched]
         self._kept.tend(batch.num_rows)
 
-    def watermark(self, time_us: int, out: Emit) -> int | None:
+    def advance(self, time_us: int, out: Emit) -> Course:
         before_us, self._watermark_us = self._watermark_us, max(self._watermark_us, time_us)
         panes = self._kept.panes
         starts = self._windows.starts(panes)
         ends = self._windows.ends(starts)
-        self._fire(np.unique(starts[(ends > before_us) & (ends <= self._watermark_us)]), out)
+        yield from self._fire(np.unique(starts[(ends > before_us) & (ends <= self._watermark_us)]), out)
         self._kept.drop(panes[self._windows.last_ends(panes) + self._spec.lateness_us <= self._watermark_us])
         return time_us
 
@@ -228,7 +237,7 @@ class WindowAggregateOperator(Operator):
         ends = self._windows.ends(starts)
         # Of windows that are over, lateness and all, panes may be gone already.
         kept = (ends <= self._watermark_us) & (ends + self._spec.lateness_us > self._watermark_us)
-        self._fire_merged(starts[kept], out, only=changed)
+        run_through(self._fire_merged(starts[kept], out, only=changed))
 
     def freeze(self) -> Frozen:
         if self._changed:
@@ -245,29 +254,31 @@ class WindowAggregateOperator(Operator):
         if (side := self.sides.get(self._spec.late)) is not None:
             side(part.select(shown(self._spec.of.input_schema).names))
 
-    def _fire(self, starts: Ints, out: Emit) -> None:
+    def _fire(self, starts: Ints, out: Emit) -> Course:
         """Emit windows, given by their starts, in order."""
         sealed = self._kept.are_sealed(starts, self._windows.ends(starts))
-        self._fire_merged(starts[sealed], out)
-        self._fire_head(starts[~sealed], out)
+        yield from self._fire_merged(starts[sealed], out)
+        yield from self._fire_head(starts[~sealed], out)
+        return None
 
-    def _fire_head(self, starts: Ints, out: Emit) -> None:
+    def _fire_head(self, starts: Ints, out: Emit) -> Course:
         """Emit windows of which nothing was sealed."""
         windows, head = self._windows, self._kept.head
         if not len(starts):
-            return
+            return None
         if not windows.overlaps:
             for group in head.groups:
                 slots = group.slots_of(starts)
-                self._emit(group, slots[np.argsort(group.panes_of(slots), kind="stable")], out)
-            return
+                yield from self._emit(group, slots[np.argsort(group.panes_of(slots), kind="stable")], out)
+            return None
         # Few enough at once that what they are merged into stays small.
         copies = windows.windows_per_pane * len(head)
         for part in np.array_split(starts, 1 + copies // MERGED_SLOTS_MAX):
             if len(part):
                 whole = self._merged(part)
                 slots = np.arange(len(whole))
-                self._emit(whole, slots[np.argsort(whole.panes_of(slots), kind="stable")], out)
+                yield from self._emit(whole, slots[np.argsort(whole.panes_of(slots), kind="stable")], out)
+        return None
 
     def _merged(self, starts: Ints) -> PaneGroup:
         """Windows of all their panes: a group in which each has the place of a pane."""
@@ -292,16 +303,18 @@ class WindowAggregateOperator(Operator):
                     group.accumulators.pour(rows, whole.accumulators, into, count=len(whole))
         return whole
 
-    def _emit(self, group: PaneGroup, chosen: Ints, out: Emit) -> None:
+    def _emit(self, group: PaneGroup, chosen: Ints, out: Emit) -> Course:
         for slots in in_batches(chosen):
             starts = group.panes_of(slots)
             ends = self._windows.ends(starts)
             out(self._spec.of.result(group.keys_of(slots), starts, ends, values=group.accumulators.values(slots)))
+            yield
+        return None
 
-    def _fire_merged(self, starts: Ints, out: Emit, *, only: Sequence[_Changed] | None = None) -> None:
+    def _fire_merged(self, starts: Ints, out: Emit, *, only: Sequence[_Changed] | None = None) -> Course:
         """Emit windows of whatever their panes lie in, a range of keys at a time. `only`: what was changed."""
         if not len(starts):
-            return
+            return None
         wanted = None if only is None else np.unique(np.concatenate([part.orders for part in only]))
         copies = self._windows.windows_per_pane * self._kept.count_between(*self._stretch(starts))
         for part in np.array_split(starts, min(1 + copies // MERGED_SLOTS_MAX, len(starts))):
@@ -314,6 +327,8 @@ class WindowAggregateOperator(Operator):
                     rows = rows.take(np.flatnonzero(slots < count))
                 self._emit_rows(rows, out)
                 self._kept.relax()
+                yield
+        return None
 
     def _stretch(self, starts: Ints) -> tuple[int, int]:
         return int(starts[0]), int(self._windows.ends(starts[-1:])[0])

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from weir.operators.base import Emit, Frozen, Operator, OperatorContext, Restored
+from weir.operators.base import Course, Emit, Frozen, OperatorContext, PiecewiseOperator, Restored
 from weir.operators.functions.row_codec import emit
 from weir.operators.functions.window_calls import Groups
 from weir.operators.user_code import user_code_error
@@ -28,7 +28,7 @@ from weir.state.keys.hashing import take_rows
 from weir.state.keys.xxhash64 import Ints
 
 
-class PurgedWindowsOperator(Operator):
+class PurgedWindowsOperator(PiecewiseOperator):
     """Holds rows, none of which was in a window that came out."""
 
     def __init__(
@@ -76,23 +76,24 @@ class PurgedWindowsOperator(Operator):
         self._rows.keep(rows, needed)
         self._plan_tick()
 
-    def watermark(self, time_us: int, out: Emit) -> int | None:
+    def advance(self, time_us: int, out: Emit) -> Course:
         before_us, self._watermark_us = self._watermark_us, max(self._watermark_us, time_us)
         if self._rows and self._watermark_us > before_us:
             if self._watermark_us == END_US:
-                self._ask(None, out)
+                yield from self._ask(None, out)
             elif self._trigger.asks_watermark and has_passed(self._trigger, before_us, self._watermark_us):
-                self._ask("watermark", out)
+                yield from self._ask("watermark", out)
         return time_us
 
     @property
     def wake_ms(self) -> float | None:
         return self._wake_ms
 
-    def tick(self, now_ms: float, out: Emit) -> None:
+    def ticking(self, now_ms: float, out: Emit) -> Course:
         self._wake_ms = None
-        self._ask("clock", out)
+        yield from self._ask("clock", out)
         self._plan_tick()
+        return None
 
     def freeze(self) -> Frozen:
         inline = Progress(self._watermark_us, 0, self._wake_ms, self._rows.numbered)
@@ -102,12 +103,14 @@ class PurgedWindowsOperator(Operator):
         if hasattr(self, "_call"):
             self._call.close()
 
-    def _ask(self, cause: Cause | None, out: Emit) -> None:
+    def _ask(self, cause: Cause | None, out: Emit) -> Course:
         """Ask for all keys that have rows; without a cause, all of them come out."""
         for some in self._rows.waiting():
             chosen = np.arange(len(some.counts)) if cause is None else self._chosen(some.counts, cause)
             if len(chosen):
                 self._fire(some.taken(chosen), some.counts[chosen], out)
+                yield
+        return None
 
     def _chosen(self, counts: Ints, cause: Cause) -> Ints:
         """Which keys the trigger lets out."""

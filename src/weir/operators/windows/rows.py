@@ -7,7 +7,7 @@ windows there are follows from them, so that sessions need no merging.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -16,7 +16,16 @@ import pyarrow as pa
 
 from weir.errors import PlanError
 from weir.operators.aggregates.layout import check_same_columns
-from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.base import (
+    Course,
+    Emit,
+    Frozen,
+    OperatorContext,
+    OperatorSpec,
+    PiecewiseOperator,
+    Restored,
+    run_through,
+)
 from weir.operators.functions.row_codec import emit
 from weir.operators.functions.window_calls import Groups, check_window_states
 from weir.operators.time.watermarks import check_time_column
@@ -114,7 +123,7 @@ class WindowRows(OperatorSpec):
         return self.buffer.refusal(stored) or ("same" if stored.names == self.buffer.stored.names else "evolved")
 
 
-class WindowRowsOperator(Operator):
+class WindowRowsOperator(PiecewiseOperator):
     """Holds rows. The mark of a row is 1 once it was in a window that fired early."""
 
     def __init__(self, spec: WindowRows) -> None:
@@ -171,22 +180,23 @@ class WindowRowsOperator(Operator):
             self._late.append((self._buffer.orders(take_rows(batch, late)), times[late]))
         self._plan_tick()
         if self._trigger.asks_rows:
-            self._ask("rows", self._scope.of_rows(self._buffer.orders(batch), times), out)
+            run_through(self._ask("rows", self._scope.of_rows(self._buffer.orders(batch), times), out))
 
-    def watermark(self, time_us: int, out: Emit) -> int | None:
+    def advance(self, time_us: int, out: Emit) -> Course:
         before_us, self._watermark_us = self._watermark_us, max(self._watermark_us, time_us)
         now_us = self._watermark_us
         if self._buffer and now_us > before_us:
             forgets = self._scope.forgets_rows and not self._spec.lateness_us
             for piece in self._scope.due(before_us, now_us):
                 assigned = self._scope.assigned(piece, after_us=before_us, until_us=now_us)
-                fired = self._fire(piece, assigned, (assigned.ends > before_us) & (assigned.ends <= now_us), out)
+                due = (assigned.ends > before_us) & (assigned.ends <= now_us)
+                fired = yield from self._fire(piece, assigned, due, out)
                 if forgets:
                     self._buffer.forget(piece, assigned.only(assigned.ends <= now_us).rows)
                 elif self._is_asked and not self._spec.slides:  # else a row may be new to another window
                     self._note(piece, fired)
             if self._trigger.asks_watermark and has_passed(self._trigger, before_us, now_us):
-                self._ask("watermark", self._all(), out)
+                yield from self._ask("watermark", self._all(), out)
             if self._call.has_window_states:
                 self._forget_window_states(self._limit_us(before_us), self._limit_us(now_us))
             if not forgets:
@@ -198,10 +208,11 @@ class WindowRowsOperator(Operator):
     def wake_ms(self) -> float | None:
         return self._wake_ms
 
-    def tick(self, now_ms: float, out: Emit) -> None:
+    def ticking(self, now_ms: float, out: Emit) -> Course:
         self._wake_ms = None
-        self._ask("clock", self._all(), out)
+        yield from self._ask("clock", self._all(), out)
         self._plan_tick()
+        return None
 
     def flush(self, out: Emit) -> None:
         """Emit again what late rows have changed."""
@@ -212,7 +223,8 @@ class WindowRowsOperator(Operator):
                 assigned = self._scope.assigned(piece, until_us=self._watermark_us)
                 # Of windows that are over altogether rows may be gone already.
                 again = (assigned.ends <= self._watermark_us) & (assigned.ends > self._limit_us(self._watermark_us))
-                fired = self._fire(piece, assigned, again & (assigned.counted(piece.numbers >= self._flushed) > 0), out)
+                again &= assigned.counted(piece.numbers >= self._flushed) > 0
+                fired = run_through(self._fire(piece, assigned, again, out))
                 if self._is_asked and not self._spec.slides:
                     self._note(piece, fired)
         self._flushed = self._buffer.numbered
@@ -231,12 +243,14 @@ class WindowRowsOperator(Operator):
         self._buffer.settle()
         return self._buffer.all()
 
-    def _ask(self, cause: Cause, pieces: Iterable[Piece], out: Emit) -> None:
+    def _ask(self, cause: Cause, pieces: Iterable[Piece], out: Emit) -> Course:
         for piece in pieces:
             assigned = self._scope.assigned(piece, after_us=self._watermark_us)
             chosen = self._chosen(assigned, piece.marks == 0, cause)
             if chosen is not None:
-                self._note(piece, self._fire(piece, assigned, chosen, out))
+                fired = yield from self._fire(piece, assigned, chosen, out)
+                self._note(piece, fired)
+        return None
 
     def _chosen(self, assigned: Assigned, fresh: Mask, cause: Cause) -> Mask | None:
         """Which windows the trigger lets out; None: none has new rows."""
@@ -259,8 +273,8 @@ class WindowRowsOperator(Operator):
             raise user_code_error(error, self._context, doing="its trigger") from None
         return chosen
 
-    def _fire(self, piece: Piece, assigned: Assigned, chosen: Mask, out: Emit) -> Ints:
-        """Let windows out; returns the rows of them."""
+    def _fire(self, piece: Piece, assigned: Assigned, chosen: Mask, out: Emit) -> Generator[None, None, Ints]:
+        """Let windows out, so many at a time; returns the rows of them."""
         among = None
         if self._trigger.purges:
             among = piece.marks == 0
@@ -269,6 +283,7 @@ class WindowRowsOperator(Operator):
         rows = piece.rows
         for some in parts_of(np.diff(fired.bounds), FIRED_ROWS_MAX):
             self._let_out(rows, fired.between(some.start, some.stop), out)
+            yield
         return fired.rows
 
     def _let_out(self, rows: pa.RecordBatch, fired: Assigned, out: Emit) -> None:

@@ -1,18 +1,21 @@
 """A chain of operators that run as one: each hands its batches straight to the next.
 
 Comes in: batches for the first operator. Goes out: batches of the last one, through
-`emit`. Counts rows and bytes per operator; never touches channels or snapshots.
+`emit`. What time and the end set off is done in pieces: while some are left the chain is *busy*,
+and wants nothing but to go on. Counts rows and bytes per operator; never touches channels or snapshots.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
+from weir.errors import ProtocolViolation
 from weir.ids import Uid
-from weir.operators.base import Emit, Operator, WaitingOperator
+from weir.operators.base import Course, Emit, Operator, WaitingOperator
 
 
 @dataclass
@@ -61,6 +64,8 @@ class Chain:
             following = link.process
         self._first = following
         self._holding = False
+        self._course: Course | None = None
+        """What is left of a watermark, a tick or an end."""
         self._waiting = [link.operator for link in self.links if isinstance(link.operator, WaitingOperator)]
 
     @property
@@ -70,8 +75,20 @@ class Chain:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an operator waits for what is still to come of its rows."""
-        return any(operator.is_waiting for operator in self._waiting)
+        """Whether something is still to come of what went in."""
+        return self.is_busy or any(operator.is_waiting for operator in self._waiting)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether only a part is done of what event time, the clock or the end has set off. Until all is, nothing else
+        may happen here: neither rows nor a barrier may come in between, and no operator is told the time."""
+        return self._course is not None
+
+    def go_on(self) -> int | None:
+        """Do a piece more. The watermark that goes on behind the last, where that was all of it."""
+        if self._course is None:
+            raise ProtocolViolation("a chain that is not busy has nothing to go on with")
+        return self._do(self._course)
 
     @property
     def holding(self) -> bool:
@@ -93,17 +110,36 @@ class Chain:
         first.operator.process_from(number, batch, first.out)
 
     def watermark(self, time_us: int, *, behind: int = -1) -> int | None:
-        """Event time has come this far, for the operators behind one of them. What goes on behind the last."""
+        """Event time has come this far, for the operators behind one of them. What goes on behind the last; None:
+        nothing, or not yet."""
+        return self._begin(self._advancing(time_us, behind))
+
+    def _advancing(self, time_us: int, behind: int) -> Course:
         self.flush()
         for link in self.links[behind + 1 :]:
             # What the one before has emitted for this watermark goes on before the watermark does.
             link.operator.flush(link.out)
             self._holding = True
-            passed = link.operator.watermark(time_us, link.out)
+            passed = yield from link.operator.advance(time_us, link.out)
             if passed is None:
                 return None
             time_us = passed
         return time_us
+
+    def _begin(self, course: Course) -> int | None:
+        if self._course is not None:
+            raise ProtocolViolation("a chain that is busy was told of another watermark, or of the end")
+        return self._do(course)
+
+    def _do(self, course: Course) -> int | None:
+        self._course = course
+        try:
+            next(course)
+        except StopIteration as over:
+            self._course = None
+            passed_us: int | None = over.value
+            return passed_us
+        return None
 
     @property
     def wake_ms(self) -> float | None:
@@ -113,15 +149,18 @@ class Chain:
 
     def tick(self, now_ms: float) -> int | None:
         """Tell those who want to know that so much time has passed. The watermark that goes on behind the last, if one
-        was held back until now."""
+        was held back until now, and is not under way yet."""
+        return self._begin(self._ticking(now_ms))
+
+    def _ticking(self, now_ms: float) -> Course:
         passed_us = None
         for index, link in enumerate(self.links):
             wake_ms = link.operator.wake_ms
             if wake_ms is not None and now_ms >= wake_ms:
                 self._holding = True
-                link.operator.tick(now_ms, link.out)
+                yield from link.operator.ticking(now_ms, link.out)
             if isinstance(link.operator, WaitingOperator) and (time_us := link.operator.released()) is not None:
-                behind_us = self.watermark(time_us, behind=index)
+                behind_us = yield from self._advancing(time_us, index)
                 passed_us = passed_us if behind_us is None else behind_us
         return passed_us
 
@@ -136,16 +175,20 @@ class Chain:
         """No more rows will come."""
         for step in self.ending():
             step()
+            while self.is_busy:
+                self.go_on()
 
-    def ending(self) -> list[Callable[[], None]]:
+    def ending(self) -> list[Callable[[], object]]:
         """The same in steps, one for each operator: before each, nobody may be waiting."""
-        return [self.flush, *(lambda index=index: self._end(index) for index in range(len(self.links)))]
+        ends = (self._ending(index) for index in range(len(self.links)))
+        return [self.flush, *(partial(self._begin, end) for end in ends)]
 
-    def _end(self, index: int) -> None:
+    def _ending(self, index: int) -> Course:
         link = self.links[index]
-        link.operator.end(link.out)
+        yield from link.operator.ending(link.out)
         for later in self.links[index + 1 :]:
             later.operator.flush(later.out)
+        return None
 
     def close(self) -> None:
         """Close every operator, also when one of them fails to; the first error is raised at the end."""

@@ -7,6 +7,7 @@ there, and takes nothing from one that is blocked by alignment.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -69,6 +70,8 @@ class InnerSubtask(Subtask):
         self._blocked = 0
         """A bit for each channel that alignment holds back."""
         self._ended: set[int] = set()
+        self._aborted: deque[CheckpointId] = deque()
+        """Checkpoints that the driver has given up while the chain was busy."""
         self._behind, self._ahead = Turns(), Turns()
         self._favoured = 0
         """Turns since a channel that was ahead had one, although it had something."""
@@ -77,9 +80,14 @@ class InnerSubtask(Subtask):
 
     def abort(self, checkpoint: CheckpointId) -> None:
         super().abort(checkpoint)
-        self._align(AbortArrived(checkpoint))
+        if self.chain.is_busy:
+            self._aborted.append(checkpoint)  # to give one up may let the snapshot of another be taken
+        else:
+            self._align(AbortArrived(checkpoint))
 
     def _work(self) -> bool:
+        while self._aborted:
+            self._align(AbortArrived(self._aborted.popleft()))
         if self._left_to_end and self._go_on_ending():
             return True
         channel = self._next_channel()
@@ -144,7 +152,7 @@ class InnerSubtask(Subtask):
 
     def _advance(self, time_us: int | None) -> None:
         if time_us is not None:
-            self._pass_watermark(self.chain.watermark(time_us))
+            self._follow(self.chain.watermark(time_us))
 
     def _merged(self, channel: int, first: pa.RecordBatch) -> pa.RecordBatch:
         # A slow operator finds several batches waiting and takes them as one: large batches under load, and

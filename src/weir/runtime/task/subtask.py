@@ -14,7 +14,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
+from weir.errors import ProtocolViolation
 from weir.ids import CheckpointId, SubtaskId, Uid
 from weir.operators.base import Frozen
 from weir.operators.time.watermarks import AssigningWatermarks
@@ -25,6 +27,9 @@ from weir.runtime.task.sink_end import SinkEnd
 from weir.runtime.task.snapshots import Said, Snapshot, Snapshotter
 from weir.snapshot.elements import Barrier, EndOfInput, StreamIdle, Watermark
 from weir.snapshot.watermarks import END_US
+
+COURSE_MS = 5.0
+"""How long a subtask goes on with what a watermark has set off, before it is the turn of the others in its task."""
 
 
 class Activity(Enum):
@@ -74,7 +79,7 @@ class Subtask(ABC):
         """Since watermarks were made, there was always room for more rows."""
         self.watermark_us: int | None = None
         """The last watermark that went on."""
-        self._left_to_end: deque[Callable[[], None]] = deque()
+        self._left_to_end: deque[Callable[[], object]] = deque()
         """Once the input has ended."""
         self._holds_idle = False
 
@@ -95,6 +100,12 @@ class Subtask(ABC):
         if not self._gate.drain():
             self._is_starved = False
             return Activity.BLOCKED
+        if self.chain.is_busy:
+            self._is_starved = False
+            self._follow(self.chain.go_on())
+            if self._holds_idle:
+                self._pass_idle()
+            return Activity.BUSY
         self._keep_time()
         if self._work():
             now_ms = self._clock.now_ms()
@@ -115,15 +126,29 @@ class Subtask(ABC):
             for index, generator in self._generators:
                 made = generator.generated(now_ms, is_starved=self._is_starved)
                 if isinstance(made, Watermark):
-                    self._pass_watermark(self.chain.watermark(made.time_us, behind=index))
+                    self._follow(self.chain.watermark(made.time_us, behind=index))
+                    if self.chain.is_busy:
+                        return
                 elif made is not None:
                     self._pass_idle()
             self._is_starved = True
         wake_ms = self.chain.wake_ms
         if wake_ms is not None and (now_ms := self._clock.wall_ms()) >= wake_ms:
-            self._pass_watermark(self.chain.tick(now_ms))
+            self._follow(self.chain.tick(now_ms))
             if self._holds_idle:
                 self._pass_idle()
+
+    def _follow(self, passed_us: int | None) -> None:
+        """Go on with what time has set off: until it is done, an output is full, or others have waited for long enough.
+        No marker goes in or out before it is done: a snapshot sees all that a watermark does, or nothing. `passed_us`:
+        the watermark that goes on, where it is done already."""
+        until_ms = self._clock.now_ms() + COURSE_MS
+        while self.chain.is_busy and not self._gate.full and self._clock.now_ms() < until_ms:
+            passed_us = self.chain.go_on()
+        if not self._left_to_end:
+            self._pass_watermark(passed_us)
+        elif passed_us is not None:
+            self.watermark_us = passed_us  # the end of the input says it to the others
 
     def _pass_watermark(self, time_us: int | None) -> None:
         if time_us is not None:
@@ -181,6 +206,8 @@ class Subtask(ABC):
         self.chain.flush()
 
     def _snapshot(self, barrier: Barrier, source: dict[Uid, Frozen] | None = None) -> None:
+        if self.chain.is_busy:
+            raise ProtocolViolation(f"subtask {self.id}: a snapshot while a watermark is under way")
         if barrier.base is not None:
             self._snapshotter.completed(barrier.base)
         # The order is the guarantee: everything held back goes out before the barrier, the state is frozen between
@@ -212,11 +239,12 @@ class Subtask(ABC):
 
     def _end(self) -> None:
         # Event time ends with the rows, for those behind a generator of watermarks, too.
-        for behind in [*(index for index, _ in self._generators), -1]:
-            if self.chain.watermark(END_US, behind=behind) is not None:
-                self.watermark_us = END_US
-        self._left_to_end = deque([*self.chain.ending(), self._finish])
+        times = [partial(self._end_time, index) for index in [*(index for index, _ in self._generators), -1]]
+        self._left_to_end = deque([*times, *self.chain.ending(), self._finish])
         self._go_on_ending()
+
+    def _end_time(self, behind: int) -> None:
+        self._follow(self.chain.watermark(END_US, behind=behind))
 
     def _go_on_ending(self) -> bool:
         """What is left to do at the end of the input, as soon as no operator waits any more."""

@@ -19,7 +19,7 @@ from weir.operators.aggregates.layout import check_same_columns
 from weir.operators.aggregates.numbering import RowNumbers, of_whole_keys
 from weir.operators.aggregates.partial import PartialOperator
 from weir.operators.aggregates.state import Accumulators, in_batches
-from weir.operators.base import Emit, Frozen, Operator, OperatorContext, OperatorSpec, Restored
+from weir.operators.base import Course, Emit, Frozen, OperatorContext, OperatorSpec, PiecewiseOperator, Restored
 from weir.operators.user_code import operator_label
 from weir.operators.windows.definition import WindowDefinition, shown
 from weir.operators.windows.event_time import SessionWindows
@@ -149,7 +149,7 @@ class _HeldSessions:
         return self._spec.of.times_of(batch, self._context)
 
 
-class SessionAggregateOperator(Operator):
+class SessionAggregateOperator(PiecewiseOperator):
     """Holds the sessions that are open, or whose lateness has not passed.
 
     The newest are in a store, the head. A snapshot, or want of memory, seals it: its sessions go into segments, and a
@@ -210,16 +210,16 @@ class SessionAggregateOperator(Operator):
         self._runs.tend(batch.num_rows)
         self._make_room()
 
-    def watermark(self, time_us: int, out: Emit) -> int | None:
+    def advance(self, time_us: int, out: Emit) -> Course:
         self._watermark_us = max(self._watermark_us, time_us)
         ended_us = self._ended_us(0)
         self._runs.adopt()
-        self._end_sessions(self._out_us, ended_us, out)
+        yield from self._end_sessions(self._out_us, ended_us, out)
         self._out_us = max(self._out_us, ended_us)
         if self._spec.lateness_us:
-            self._forget_sessions(self._ended_us(self._spec.lateness_us))
+            yield from self._forget_sessions(self._ended_us(self._spec.lateness_us))
         elif self._left_us > NEVER_US:
-            self._forget_sessions(min(self._left_us, ended_us))
+            yield from self._forget_sessions(min(self._left_us, ended_us))
             if self._left_us <= ended_us:
                 self._left_us = NEVER_US
         self._tidy()
@@ -232,7 +232,8 @@ class SessionAggregateOperator(Operator):
             return
         changed, self._changed = self._store.still_alive(np.concatenate(self._changed)), []
         changed = self._whole(changed, self._ended_us(0))
-        self._emit(changed[self._store.lasts(changed) <= self._ended_us(0)], out)
+        for slots in in_batches(changed[self._store.lasts(changed) <= self._ended_us(0)]):
+            self._emit(slots, out)
 
     def freeze(self) -> Frozen:
         if self._changed:
@@ -250,24 +251,40 @@ class SessionAggregateOperator(Operator):
         """Where a session's last row is at most here, so much lateness has passed since its end."""
         return max(NEVER_US, self._watermark_us - self._spec.gap_us - lateness_us)
 
-    def _end_sessions(self, before_us: int, ended_us: int, out: Emit) -> None:
+    def _end_sessions(self, before_us: int, ended_us: int, out: Emit) -> Course:
         """Emit the sessions that end in between."""
-        for step in self._runs.steps(before_us, ended_us, self._seal_for_good):
+        for step in self._steps(before_us, ended_us):
             self._put_back(step.pieces)
             self._whole(self._due(step), step.until_us)
             due = self._due(step)
-            self._emit(due[np.argsort(self._store.lasts(due), kind="stable")], out)
+            for slots in in_batches(due[np.argsort(self._store.lasts(due), kind="stable")]):
+                self._emit(slots, out)
+                yield
             if not self._spec.lateness_us:
                 self._store.remove(due)
             self._make_room()
+        return None
 
-    def _forget_sessions(self, gone_us: int) -> None:
+    def _forget_sessions(self, gone_us: int) -> Course:
         """Forget sessions that late rows can no longer change."""
-        for step in self._runs.steps(NEVER_US, gone_us, self._seal_for_good):
+        for step in self._steps(NEVER_US, gone_us):
             self._put_back(step.pieces)
             self._whole(self._due(step), NEVER_US)
-            self._store.remove(self._due(step))
+            if len(due := self._due(step)):
+                self._store.remove(due)
+                yield
             self._make_room()
+        return None
+
+    def _steps(self, after_us: int, until_us: int) -> Iterator[Step]:
+        """What ends in between, a bounded part at a time as far as times differ."""
+        for last_us in [*self._runs.cuts(self._lasts_between(after_us, until_us), after_us, until_us), until_us]:
+            yield from self._runs.steps(after_us, last_us, self._seal_for_good)
+            after_us = last_us
+
+    def _lasts_between(self, after_us: int, until_us: int) -> Ints:
+        lasts = self._store.lasts(self._store.ended_by(until_us))
+        return lasts[lasts > after_us]
 
     def _due(self, step: Step) -> Ints:
         """The sessions of a step."""
@@ -320,11 +337,10 @@ class SessionAggregateOperator(Operator):
             self._changed += [some for some in (kept, become) if len(some)]
         store.remove(late)
 
-    def _emit(self, chosen: Ints, out: Emit) -> None:
+    def _emit(self, slots: Ints, out: Emit) -> None:
         store, of = self._store, self._spec.of
-        for slots in in_batches(chosen):
-            ends = store.lasts(slots) + self._spec.gap_us
-            out(of.result(store.keys(slots), store.starts(slots), ends, values=store.accumulators.values(slots)))
+        ends = store.lasts(slots) + self._spec.gap_us
+        out(of.result(store.keys(slots), store.starts(slots), ends, values=store.accumulators.values(slots)))
 
     # --- Where sessions lie ---
 

@@ -113,9 +113,16 @@ class RetiredHead:
 
     def due(self, after_us: int, until_us: int) -> SessionPieces | None:
         """Take out what ends in between."""
-        slots = self._store.ended_by(until_us)
-        slots = slots[~self._taken[slots] & (self._store.lasts(slots) > after_us)]
+        slots = self._slots_between(after_us, until_us)
         return self._take(slots) if len(slots) else None
+
+    def lasts_between(self, after_us: int, until_us: int) -> Ints:
+        """The last rows of what ends in between."""
+        return self._store.lasts(self._slots_between(after_us, until_us))
+
+    def _slots_between(self, after_us: int, until_us: int) -> Ints:
+        slots = self._store.ended_by(until_us)
+        return slots[~self._taken[slots] & (self._store.lasts(slots) > after_us)]
 
     def touching(self, asked: Asked, gap_us: int, taken_until_us: int, found: Touching) -> None:
         rows, slots = self._store.of_keys(self._store.numbers_of(asked.keys, asked.hashes))

@@ -149,6 +149,13 @@ class SessionRuns:
         heads = self._due_in_heads(after_us, until_us)
         yield Step(after_us, until_us, SessionPieces.joined(heads) if heads else None)
 
+    def cuts(self, lasts: Ints, after_us: int, until_us: int) -> list[int]:
+        """Times between which so many sessions end at most as are taken out at once, if they do not end together.
+        `lasts`: of those elsewhere that end in between; what lies in segments is taken by its buckets."""
+        found = np.concatenate([lasts, *(head.lasts_between(after_us, until_us) for head in self._heads)])
+        at = np.arange(DUE_ROWS_MAX, len(found), DUE_ROWS_MAX)
+        return np.unique(np.partition(found, at)[at]).tolist() if len(at) else []
+
     def touching(self, asked: Asked, taken_until_us: int) -> Touching:
         """The pieces less than the gap away from sessions. Those that end by `taken_until_us` are taken out, the
         oldest of a bucket first."""
