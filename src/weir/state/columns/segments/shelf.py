@@ -205,11 +205,15 @@ class ShelfBudget:
             self._held_bytes += kept.holding.size_bytes
 
     def touch(self, file: _InFile) -> None:
+        """A file is looked at. Others are given back at once where it is too much: a look at all of many files must not
+        have all of them in memory."""
         self._touches += 1
-        if not file.touched:
+        is_new, file.touched = not file.touched, self._touches
+        if is_new:
             self._resident.add(file)
             self._resident_bytes += file.size_bytes
-        file.touched = self._touches
+            if self._resident_bytes > self._resident_bytes_max:
+                self._give_back()
 
     def settle(self) -> None:
         """Nobody works with rows now: put some into files, and give pages back, where it is too much."""
@@ -217,8 +221,6 @@ class ShelfBudget:
             return
         if self._held_bytes > self.held_bytes_max:
             self._put_into_files()
-        if self._resident_bytes > self._resident_bytes_max:
-            self._give_back()
 
     def _put_into_files(self) -> None:
         """The largest first, down to half of what may be held, but not much more at once than must be: small rows are
@@ -238,11 +240,12 @@ class ShelfBudget:
         self._held_bytes = left_bytes
 
     def _give_back(self) -> None:
-        """Those that were not looked at for longest, down to half of what may be resident."""
+        """Those that were not looked at for longest, down to half of what may be resident; but the one that is being
+        looked at stays."""
         files = sorted(self._resident, key=lambda file: file.touched)
         left_bytes = sum(file.size_bytes for file in files)
         if left_bytes > self._resident_bytes_max:
-            for file in files:
+            for file in files[:-1]:
                 if 2 * left_bytes <= self._resident_bytes_max:
                     break
                 left_bytes -= file.size_bytes
