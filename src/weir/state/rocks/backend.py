@@ -51,6 +51,9 @@ class RocksBackend(HeapBackend):
         self._directory, budget_bytes = local_place(place)
         self._encoded = RocksKeys(key_schema, max_parallelism)
         self.cursor.shown = self._encoded.shown
+        self._begun: set[Key] = set()
+        self._shown: dict[Key, Any] = {}
+        """Keys of the batch as users know them, once some were asked for."""
         self._memory = Memory(budget_bytes)
         self._tables: dict[str, _Table] = {}
 
@@ -61,7 +64,11 @@ class RocksBackend(HeapBackend):
         return self._encoded.decode(keys)[1]
 
     def shown(self, key: Key) -> Any:
-        return self._encoded.shown(key)
+        """Where one is asked for after the other, as by `context.key` for each row, those of a batch are made at once."""
+        if key not in self._shown:
+            some = self._begun if self._shown and key in self._begun else {key}
+            self._shown.update(zip(some, self._encoded.all_shown(list(some)), strict=True))
+        return self._shown[key]
 
     def _declare(
         self, shape: Shape, owner: Any, default: Any, decode: Callable[[pa.Array], list[Any]] = to_list
@@ -82,7 +89,8 @@ class RocksBackend(HeapBackend):
             owner.data = table.cells = RocksMaps(table.store.database, codec, shape.key_type)
 
     def begin(self, keys: Sequence[Key]) -> None:
-        distinct = set(keys)
+        distinct = self._begun = set(keys)
+        self._shown = {}
         for table in self._tables.values():
             table.cells.prefetch(distinct)
             table.sweep(SWEPT_ENTRIES_LEAST + SWEPT_ENTRIES_PER_KEY * len(keys), self._now_ms)

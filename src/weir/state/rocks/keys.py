@@ -107,8 +107,13 @@ class RocksKeys:
         """A key as users know it."""
         if key is None:
             return None
-        values = tuple(to_list(column)[0] for column in self.decode([key])[1])
-        return values[0] if len(values) == 1 else values
+        (found,) = self.all_shown([key])
+        return found
+
+    def all_shown(self, keys: Sequence[bytes]) -> list[Any]:
+        """The same for many at once."""
+        columns = [to_list(column) for column in self.decode(keys)[1]]
+        return columns[0] if len(columns) == 1 else list(zip(*columns))
 
 
 def _byte_strings(column: pa.Array) -> ByteStrings:

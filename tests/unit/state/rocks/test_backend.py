@@ -182,3 +182,20 @@ def test_a_part_of_another_version_or_with_a_path_for_a_name_is_refused(world: W
     with pytest.raises(CorruptCheckpoint, match=r"'\.\./escape'"):
         again.restore(world.whole(odd))
     shutil.rmtree(world.path / "task-0", ignore_errors=True)
+
+
+def test_keys_that_are_asked_for_one_after_the_other_are_made_by_batches(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = world.backend()
+    backend.value_state(ValueState("long", name="s"))
+    sizes: list[int] = []
+    decode = backend._encoded.decode
+    monkeypatch.setattr(backend._encoded, "decode", lambda keys: (sizes.append(len(keys)), decode(keys))[1])
+    for first in (0, 1_000):
+        keys = backend.keys([pa.array(range(first, first + 1_000))])
+        backend.begin(keys)
+        assert [backend.shown(key) for key in keys] == list(range(first, first + 1_000))
+        assert backend.shown(backend.keys([pa.array([7_777])])[0]) == 7_777
+        assert sizes == [1, 1_000, 1]
+        sizes.clear()

@@ -256,6 +256,7 @@ class SessionAggregateOperator(PiecewiseOperator):
         for step in self._steps(before_us, ended_us):
             self._put_back(step.pieces)
             self._whole(self._due(step), step.until_us)
+            yield
             due = self._due(step)
             for slots in in_batches(due[np.argsort(self._store.lasts(due), kind="stable")]):
                 self._emit(slots, out)

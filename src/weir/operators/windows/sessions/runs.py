@@ -29,7 +29,7 @@ from weir.state.keys.xxhash64 import Ints, Words
 HEADS_MAX = 4
 """Stores that are kept as they are, for as long as some of their sessions are open."""
 
-DUE_ROWS_MAX = 131_072
+DUE_ROWS_MAX = 32_768
 """Pieces that are taken out of segments at once."""
 
 _SAMPLE_ROWS = 256

@@ -22,7 +22,7 @@ from weir.state.keys.hashing import take_rows
 from weir.state.keys.index import KeyIndex
 from weir.state.keys.xxhash64 import Ints, Words
 
-PIECE_ROWS = 262_144
+PIECE_ROWS = 32_768
 """Rows, of all segments together, that are put into one order at once."""
 
 
