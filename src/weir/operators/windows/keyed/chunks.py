@@ -36,7 +36,6 @@ class Chunks:
         self._starts: list[int] = []
         self._loose = 0
         """The last of them, which were not put together yet."""
-        self._rows_max = CHUNK_ROWS_MAX
         self._count = 0
 
     def __len__(self) -> int:
@@ -68,7 +67,8 @@ class Chunks:
         if self._loose > 1:
             self._put_together()
         of = np.searchsorted(np.array(self._starts), places, side="right") - 1
-        order = np.argsort(of.astype(np.uint16), kind="stable")
+        # NumPy sorts numbers of sixteen bits at most by radix; there are hardly ever more batches.
+        order = np.argsort(of.astype(np.min_scalar_type(len(self._batches))), kind="stable")
         ordered, parts, stop = places[order], [], 0
         for number, count in enumerate(np.bincount(of).tolist()):
             if count:
@@ -82,14 +82,12 @@ class Chunks:
 
     def _put_together(self) -> None:
         self._loose = 0
-        first, rows = len(self._batches) - 1, self._batches[-1].num_rows
-        while first and self._batches[first - 1].num_rows < RATIO * rows:
-            more = rows + self._batches[first - 1].num_rows
-            if more > self._rows_max:
+        first, last = len(self._batches) - 1, self._batches[-1]
+        rows, size_bytes = last.num_rows, last.nbytes
+        while first and (before := self._batches[first - 1]).num_rows < RATIO * rows:
+            if rows + before.num_rows > CHUNK_ROWS_MAX or size_bytes + before.nbytes > CHUNK_BYTES_MAX:
                 break
-            first, rows = first - 1, more
+            first, rows, size_bytes = first - 1, rows + before.num_rows, size_bytes + before.nbytes
         if first < len(self._batches) - 1:
-            whole = pa.concat_batches(self._batches[first:])
-            self._batches[first:] = [whole]
+            self._batches[first:] = [pa.concat_batches(self._batches[first:])]
             del self._starts[first + 1 :]
-            self._rows_max = min(CHUNK_ROWS_MAX, CHUNK_BYTES_MAX * rows // max(whole.nbytes, 1))
