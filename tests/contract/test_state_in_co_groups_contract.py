@@ -168,6 +168,27 @@ def test_state_of_a_window_is_its_own_and_gone_with_it(
     again.close()
 
 
+@pytest.mark.parametrize("windows", [TEN, weir.sliding("10s", "5s")], ids=["tumbling", "sliding"])
+def test_state_of_windows_that_are_over_by_a_shorter_lateness_is_gone(
+    windows: Any, backend: StateBackend, tmp_path: Path
+) -> None:
+    longer, shorter = (
+        made(Summed(KINDS["value"], of_window=True), windows, lateness_us=lateness_us)
+        for lateness_us in (60 * SECOND, 5 * SECOND)
+    )
+    first = subtasks(longer, backend, tmp_path, 1)
+    feed(first, 0, 40)
+    first.watermark(42 * SECOND)
+    checkpoint = first.checkpoint()
+    assert held(checkpoint, "state") > 0
+    first.close()
+    again = subtasks(shorter, backend, tmp_path, 2, checkpoint)
+    again.watermark(43 * SECOND)
+    again.watermark(50 * SECOND)
+    assert held(again.checkpoint(checkpoint), "state") == 0
+    again.close()
+
+
 class Everything(Summed):
     """Operator state, hooks, and a state that open declares, beside the class's."""
 

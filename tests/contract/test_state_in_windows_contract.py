@@ -184,6 +184,30 @@ def test_state_of_a_window_is_its_own_and_gone_with_it(
     again.close()
 
 
+@pytest.mark.parametrize("windows", [TEN, weir.sliding("10s", "5s")], ids=["tumbling", "sliding"])
+def test_state_of_windows_that_are_over_by_a_shorter_lateness_is_gone(
+    windows: Any, backend: StateBackend, tmp_path: Path
+) -> None:
+    def started(lateness_us: int, checkpoint: Checkpoint | None = None) -> Subtasks:
+        spec = processed(Summed(KINDS["value"], of_window=True), windows, lateness_us=lateness_us)
+        parallelism = 1 if checkpoint is None else 2
+        return Subtasks(
+            spec, ["key"], backend=backend, directory=tmp_path, parallelism=parallelism, checkpoint=checkpoint
+        )
+
+    first = started(60 * SECOND)
+    first.process(batch(0, 40))
+    first.watermark(42 * SECOND)
+    checkpoint = first.checkpoint()
+    assert held(checkpoint, "state") > 0
+    first.close()
+    again = started(5 * SECOND, checkpoint)
+    again.watermark(43 * SECOND)
+    again.watermark(50 * SECOND)
+    assert held(again.checkpoint(checkpoint), "state") == 0
+    again.close()
+
+
 class Trail:
     """A map of a window, used in all the ways of a dictionary."""
 

@@ -22,6 +22,7 @@ from weir.operators.joins.runs import matches
 from weir.operators.joins.side import JoinSide
 from weir.operators.windows.definition import END, START
 from weir.operators.windows.event_time import TimeWindows
+from weir.snapshot.watermarks import NEVER_US
 from weir.state.columns.segments.segment import Segment
 from weir.state.keys.hashing import take_rows
 from weir.state.keys.store import Mask
@@ -68,6 +69,8 @@ class WindowedJoin(BufferedJoin):
         super().__init__(left, right)
         self._windows = windows
         self._lateness_us = lateness_us
+        self._over_us = NEVER_US
+        """Windows that were over by then have been told of; behind a restore with less lateness some were not."""
 
     def advance(self, time_us: int, out: Emit) -> Course:
         self.flush(out)
@@ -77,8 +80,9 @@ class WindowedJoin(BufferedJoin):
         for window in sorted(due):
             if before_us < window[1] <= self._watermark_us:
                 yield from self._fire(window, *self._runs(window), out)
-            if before_us < window[1] + self._lateness_us <= self._watermark_us:
+            if self._over_us < window[1] + self._lateness_us <= self._watermark_us:
                 self._over(window, *self._runs(window))
+        self._over_us = self._watermark_us
         for half in self._halves:
             for pane_us in half.panes.store:
                 if self._is_over(pane_us):

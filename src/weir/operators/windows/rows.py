@@ -131,6 +131,9 @@ class WindowRowsOperator(PiecewiseOperator):
         self._trigger = spec.trigger
         self._is_asked = self._trigger.asks_rows or self._trigger.asks_watermark or self._trigger.every_ms is not None
         self._watermark_us = NEVER_US
+        self._forgotten_us = NEVER_US
+        """The states of windows that were over by then have been forgotten; behind a restore with less lateness some
+        were not."""
         self._flushed = 0
         """Rows with this number, and higher ones, have come since the last flush."""
         self._late: list[tuple[Words, Ints]] = []
@@ -198,7 +201,8 @@ class WindowRowsOperator(PiecewiseOperator):
             if self._trigger.asks_watermark and has_passed(self._trigger, before_us, now_us):
                 yield from self._ask("watermark", self._all(), out)
             if self._call.has_window_states:
-                self._forget_window_states(self._limit_us(before_us), self._limit_us(now_us))
+                self._forget_window_states(self._forgotten_us, self._limit_us(now_us))
+                self._forgotten_us = self._limit_us(now_us)
             if not forgets:
                 self._scope.expire(self._limit_us(before_us), self._limit_us(now_us))
             self._flushed = self._buffer.numbered

@@ -64,7 +64,7 @@ class RocksBackend(HeapBackend):
         return self._encoded.decode(keys)[1]
 
     def shown(self, key: Key) -> Any:
-        """Where one is asked for after the other, as by `context.key` for each row, those of a batch are made at once."""
+        """Where one is asked for after the other, as `context.key` is for rows, those of a batch are made at once."""
         if key not in self._shown:
             some = self._begun if self._shown and key in self._begun else {key}
             self._shown.update(zip(some, self._encoded.all_shown(list(some)), strict=True))
