@@ -8,6 +8,7 @@ Never touches data.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NoReturn
 
 import pyarrow as pa
@@ -78,6 +79,20 @@ def format_schema(schema: pa.Schema) -> str:
     'a bigint, b array<timestamp> not null'
     """
     return ", ".join(f"{_format_name(f.name)} {format_type(f.type)}{'' if f.nullable else ' not null'}" for f in schema)
+
+
+def read_as_one(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """The schema of several streams of the same columns: one may be null where it may in any of them.
+
+    >>> never, sometimes = parse_schema("a long not null, b long not null"), parse_schema("a long not null, b long")
+    >>> format_schema(read_as_one([never, sometimes]))
+    'a bigint not null, b bigint'
+    """
+    first, others = schemas[0], schemas[1:]
+    if all(other.equals(first) for other in others):
+        return first
+    fields = [f.with_nullable(any(s.field(number).nullable for s in schemas)) for number, f in enumerate(first)]
+    return pa.schema(fields, first.metadata)
 
 
 def format_type(kind: pa.DataType) -> str:

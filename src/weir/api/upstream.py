@@ -15,11 +15,12 @@ from weir.api.places import place_of_caller, placed
 from weir.errors import PlanError, SchemaError
 from weir.graph.logical import Input, Node, TimeColumn, check_keys
 from weir.graph.plan import Broadcast, Exchange, Forward, HashByKey
+from weir.schema import read_as_one
 
 
 @dataclass(frozen=True)
 class Upstream:
-    """One node, or several whose rows are read as one stream; all have the same schema."""
+    """One node, or several whose rows are read as one stream; all have the same columns."""
 
     inputs: tuple[Input, ...]
     schema: pa.Schema
@@ -49,7 +50,8 @@ class Upstream:
         with placed("union", self.schema):
             check_same(self.schema, other.schema)
         time = self.time if self.time == other.time else None
-        return replace(self, inputs=self.inputs + other.inputs, time=time)
+        schema = read_as_one([self.schema, other.schema])
+        return replace(self, inputs=self.inputs + other.inputs, schema=schema, time=time)
 
 
 def check_same(left: pa.Schema, right: pa.Schema) -> None:

@@ -30,6 +30,7 @@ from weir.ids import EdgeId, Uid, VertexId
 from weir.operators.base import OperatorSpec
 from weir.operators.sink import Sink
 from weir.operators.time.watermarks import AssignWatermarks, aligned_strategy
+from weir.schema import read_as_one
 
 
 def plan(
@@ -231,7 +232,7 @@ def _chain(steps: Sequence[_Step], max_parallelism: int) -> Plan:
                 source=vertex_of_head[chain_of[i.source]],
                 target=vertex_of_head[head],
                 exchange=i.exchange,
-                schema=before.schema_of(i.side),
+                schema=_schema_into(steps, head, i.input_number),
                 input_number=i.input_number,
                 side=None if i.side is None else SideOutput(before.operator.uid, i.side),
                 has_watermarks=timed[i.source] and i not in steps[head].back,
@@ -239,6 +240,12 @@ def _chain(steps: Sequence[_Step], max_parallelism: int) -> Plan:
             )
             edges.append(edge)
     return Plan(vertices=vertices, edges=tuple(edges), max_parallelism=max_parallelism)
+
+
+def _schema_into(steps: Sequence[_Step], head: int, input_number: int) -> pa.Schema:
+    """Of all that is read as one input, what is fed back included."""
+    inputs = [i for i in (*steps[head].inputs, *steps[head].back) if i.input_number == input_number]
+    return read_as_one([steps[i.source].schema_of(i.side) for i in inputs])
 
 
 def _check_aligned(vertex: Vertex) -> None:

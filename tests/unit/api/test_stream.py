@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -14,6 +17,7 @@ from weir import connectors
 from weir.errors import PlanError, SchemaError
 from weir.graph.plan import Broadcast, Forward, HashByKey, Rebalance
 from weir.schema import format_schema
+from weir.testing import collect_local
 
 BIDS = "auction long, price long, bidder string"
 
@@ -182,6 +186,39 @@ def test_streams_of_a_union_must_have_the_same_columns(env: weir.Environment, bi
         bids.union(bids.select("price", "auction", "bidder"))
     with pytest.raises(SchemaError, match="'price' is int64 here and double there"):
         bids.union(bids.with_columns(price=pl.col("price") / 2))
+
+
+async def numbered(row: Any) -> Any:
+    return row.k, row.n
+
+
+READ_AS_ONE: dict[str, Callable[[weir.KeyedStream], weir.Stream]] = {
+    "count window": lambda keyed: keyed.window(weir.count_window(4)).process(of_window, "k long, n long", uid="w"),
+    "time window": lambda keyed: keyed.window(weir.tumbling("10s")).process(of_window, "k long, n long", uid="w"),
+    "join": lambda keyed: keyed.join(keyed, weir.tumbling("10s"), uid="w"),
+    "calls": lambda keyed: keyed.map_async(numbered, "k long, n long", uid="w"),
+}
+
+
+def of_window(rows: pl.DataFrame, window: weir.Window) -> tuple[int, int]:
+    return window.key, rows.height
+
+
+@pytest.mark.parametrize("reader", READ_AS_ONE)
+@pytest.mark.parametrize("nullable_first", [True, False])
+def test_streams_are_read_as_one_though_a_column_may_be_null_in_one_of_them(reader: str, nullable_first: bool) -> None:
+    env = weir.Environment(parallelism=1)
+    rows = [(n % 3, n, datetime(2025, 1, 1) + timedelta(seconds=n)) for n in range(24)]
+    streams = [
+        env.from_collection(rows, f"k long{nulls}, n long, ts timestamp_ntz{nulls}", watermark=weir.monotonic("ts"))
+        for nulls in ("", " not null")
+    ]
+    one, other = streams if nullable_first else streams[::-1]
+    both = one.union(other)
+    assert ddl(both) == ddl(streams[0])
+    found = collect_local(READ_AS_ONE[reader](both.key_by("k")), checkpoint_every=2)
+    count = {"count window": 12, "time window": 9, "calls": 48}
+    assert found.num_rows == count.get(reader, found.num_rows) > 0
 
 
 def test_streams_of_different_environments_do_not_mix(bids: weir.Stream) -> None:

@@ -55,7 +55,7 @@ class Gate:
             lanes = [_Lane(transport.out(channel)) for channel in plan.out_channels(edge, subtask.index)]
             if edge.target in plan.cycles[edge.source]:
                 self._inside.update(lanes)
-            route = _route(edge, subtask.index, len(lanes), plan.max_parallelism)
+            route = partial(_labelled, edge.schema, _route(edge, subtask.index, len(lanes), plan.max_parallelism))
             self._outputs.setdefault(edge.side, []).append((route, lanes))
             self._lanes += lanes
 
@@ -103,6 +103,15 @@ def _send(outputs: Sequence[tuple[Route, list[_Lane]]], batch: pa.RecordBatch) -
 def _send_some(outputs: Sequence[tuple[Route, list[_Lane]]], batch: pa.RecordBatch) -> None:
     if batch.num_rows:
         _send(outputs, batch)
+
+
+def _labelled(schema: pa.Schema, route: Route, batch: pa.RecordBatch) -> Sequence[tuple[int, pa.RecordBatch]]:
+    """Batches of streams that are read as one say the same of their columns, so that they can be put together: in some
+    of the streams a column may have no nulls."""
+    found = batch.schema
+    if not found.equals(schema) and (found.names, found.types) == (schema.names, schema.types):
+        batch = pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+    return route(batch)
 
 
 def _route(edge: Edge, index: int, targets: int, max_parallelism: int) -> Route:

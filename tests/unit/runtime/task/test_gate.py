@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pyarrow as pa
 import pytest
 
 from tests.states import split_by_owner
@@ -63,6 +64,15 @@ def test_a_single_target_gets_whole_batches_whatever_the_exchange() -> None:
         gate, pipes = gate_to(exchange, targets=1)
         gate.emit(rows(1, 2, 3))
         assert pipes.sent(0, 0, 0) == [[1, 2, 3]]
+
+
+def test_all_batches_of_an_edge_have_the_schema_of_the_edge() -> None:
+    gate, pipes = gate_to(Forward(), sources=1, targets=1)
+    found = rows(1, 2).schema
+    never_null = pa.schema([field.with_nullable(False) for field in found])
+    gate.emit(pa.RecordBatch.from_arrays(rows(1, 2).columns, schema=never_null))
+    (batch,) = pipes.channels[ChannelId(EdgeId(0), 0, 0)].inbox
+    assert batch.schema == found and batch == rows(1, 2)
 
 
 def test_a_batch_goes_out_on_every_edge() -> None:
