@@ -13,10 +13,13 @@ import pyarrow as pa
 
 from weir.operators.windows.buffer import RowBuffer
 from weir.operators.windows.kept import ALL_TIME
-from weir.operators.windows.pieces import MARK, Piece, expanded
+from weir.operators.windows.pieces import MARK, PIECE_ROWS, Piece, expanded
 from weir.state.keys.hashing import take_rows
 from weir.state.keys.index import KeyIndex
 from weir.state.keys.xxhash64 import Ints
+
+WIDER = 8
+"""So many times more rows are looked at, where the last ones are of another key."""
 
 
 class Wanted:
@@ -96,15 +99,20 @@ def counts_by_mark(buffer: RowBuffer, index: KeyIndex, slots: Ints) -> Ints:
     orders = wanted.orders[sorting]
     for segment in buffer.store.at(ALL_TIME):
         gone, starts = segment.marks.bits, np.searchsorted(segment.order, orders)
-        which, last = sorting, np.searchsorted(segment.order, orders, side="right") - 1
-        while len(inside := np.flatnonzero(last >= starts)):
-            which, starts, last = which[inside], starts[inside], last[inside]
-            found = take_rows(segment.batch, last)
-            same = wanted.numbers(found) == which
+        which, stops, width = sorting, np.searchsorted(segment.order, orders, side="right"), 1
+        while len(inside := np.flatnonzero(stops > starts)):
+            which, starts, stops = which[inside], starts[inside], stops[inside]
+            begins = np.maximum(starts, stops - width)
+            rows, of = expanded(begins, stops - begins), np.arange(len(which)).repeat(stops - begins)
+            found = take_rows(segment.batch, rows)
+            same = wanted.numbers(found) == which[of]
             # When the last row of a key was forgotten, all of them were.
-            alive = same if gone is None else same & ~gone[last]
+            alive = same if gone is None else same & ~gone[rows]
             marks = found.column(MARK).to_numpy()[alive] + 1
-            counts[which[alive]] = np.maximum(counts[which[alive]], marks)
-            # Where another key has the same order, on to the row before.
-            which, starts, last = which[~same], starts[~same], last[~same] - 1
+            np.maximum.at(counts, which[of[alive]], marks)
+            # Where another key has the same order, on to the rows before: more and more of them, as it may have many.
+            left = np.ones(len(which), np.bool_)
+            left[of[same]] = False
+            which, starts, stops = which[left], starts[left], begins[left]
+            width = min(WIDER * width, max(PIECE_ROWS // max(len(which), 1), 1))
     return counts
