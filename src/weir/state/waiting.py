@@ -27,6 +27,7 @@ from weir.state.frozen import (
     encode_table,
     write_tables,
 )
+from weir.state.keys.hashing import take_rows
 from weir.state.operator_state import REDISTRIBUTE, SPLIT
 
 WAITING = "waiting"
@@ -93,7 +94,7 @@ class WaitingRows:
     def rows(self) -> pa.RecordBatch:
         """They themselves."""
         batch = self.of.batch()
-        return batch if self.left is None else batch.take(pa.array(np.flatnonzero(self.left)))
+        return batch if self.left is None else take_rows(batch, np.flatnonzero(self.left))
 
 
 class FrozenWaiting(FrozenState):

@@ -221,6 +221,43 @@ def test_streams_are_read_as_one_though_a_column_may_be_null_in_one_of_them(read
     assert found.num_rows == count.get(reader, found.num_rows) > 0
 
 
+async def tagged(row: Any, state: Any) -> Any:
+    state.seen.value += 1
+    if state.seen.value == 2:
+        raise LookupError(row.k)
+    return row.k, state.seen.value
+
+
+VIEWED: dict[str, Callable[[weir.KeyedStream], weir.Stream]] = {
+    "process": lambda keyed: keyed.window(weir.count_window(4)).process(
+        lambda rows, window: (window.key, rows.height), "k string, n long", uid="w"
+    ),
+    "state": lambda keyed: keyed.window(weir.count_window(4)).process(
+        lambda rows, window, state: (window.key, rows.height),
+        "k string, n long",
+        state={"seen": weir.ValueState("long")},
+        uid="w",
+    ),
+    "agg": lambda keyed: keyed.window(weir.count_window(4)).agg(n=weir.count(), uid="w"),
+    "calls": lambda keyed: keyed.map_async(
+        tagged, "k string, n long", state={"seen": weir.ValueState("long", default=0)}, failed="failed", uid="w"
+    ),
+}
+
+
+@pytest.mark.parametrize("reader", VIEWED)
+@pytest.mark.parametrize("seed", range(3))
+def test_strings_that_a_source_has_as_views_are_keys_as_others_are(reader: str, seed: int) -> None:
+    found = []
+    for kind in (pa.string(), pa.string_view()):
+        env = weir.Environment(parallelism=2)
+        rows = [(f"a key of some length, {n % 3}", n) for n in range(48)]
+        keyed = env.from_collection(rows, pa.schema([("k", kind), ("n", pa.int64())]), uid="rows").key_by("k")
+        table = collect_local(VIEWED[reader](keyed), checkpoint_every=2, crash_at=5, seed=seed)
+        found.append(sorted((str(row["k"]), row["n"]) for row in table.to_pylist()))
+    assert found[0] == found[1] != []
+
+
 def test_streams_of_different_environments_do_not_mix(bids: weir.Stream) -> None:
     other = weir.Environment().from_collection([(1, 2, "x")], BIDS)
     with pytest.raises(PlanError, match="same Environment"):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from weir.errors import PlanError, ProtocolViolation, UserCodeError
@@ -36,6 +37,7 @@ from weir.state.declared.cursor import Key
 from weir.state.declared.kinds import OperatorState
 from weir.state.frozen import FrozenState, RestoredState
 from weir.state.keys.codec import KeyCodec
+from weir.state.keys.hashing import take_rows
 from weir.state.values.conversion import shown
 from weir.state.values.evolution import SAME
 from weir.state.waiting import FrozenWaiting
@@ -371,9 +373,6 @@ def _batches(flights: Sequence[_Flight]) -> Iterator[pa.RecordBatch]:
     start = 0
     for stop in range(1, len(flights) + 1):
         if stop == len(flights) or flights[stop].batch is not flights[start].batch:
-            yield (
-                flights[start]
-                .batch.batch()
-                .take(pa.array([flight.index for flight in flights[start:stop]], pa.int64()))
-            )
+            rows = np.array([flight.index for flight in flights[start:stop]], np.int64)
+            yield take_rows(flights[start].batch.batch(), rows)
             start = stop

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from weir.state.frozen import KEY_GROUP_COLUMN, FrozenState
-from weir.state.keys.hashing import hash_keys, key_groups
+from weir.state.keys.hashing import hash_keys, key_groups, take_rows
 from weir.state.waiting import Mask, Stored, WaitingRows
 
 _GROUP = pa.field(KEY_GROUP_COLUMN, pa.int32(), nullable=False)
@@ -57,12 +57,15 @@ class FrozenRowsByKey(FrozenState):
         self._max_parallelism = max_parallelism
 
     def tables(self) -> Iterator[pa.Table]:
-        table = pa.concat_tables(self._rows.tables()).combine_chunks()
-        columns = [table.column(key).combine_chunks() for key in self._keys]
-        groups = key_groups(hash_keys(columns), self._max_parallelism).astype(np.int32)
+        table = pa.concat_tables(self._rows.tables())
+        columns = [column.combine_chunks() for column in table.columns]
+        keys = [columns[table.schema.get_field_index(key)] for key in self._keys]
+        groups = key_groups(hash_keys(keys), self._max_parallelism).astype(np.int32)
         # Stable: those of a key stay in their order.
         order = np.argsort(groups, kind="stable")
-        yield table.add_column(0, _GROUP, pa.array(groups)).take(pa.array(order)).combine_chunks()
+        schema = rows_schema(table.schema, by_key=True)
+        batch = pa.RecordBatch.from_arrays([pa.array(groups), *columns], schema=schema)
+        yield pa.Table.from_batches([take_rows(batch, order)])
 
 
 def rows_schema(rows: pa.Schema, *, by_key: bool) -> pa.Schema:

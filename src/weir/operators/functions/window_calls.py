@@ -23,6 +23,7 @@ from weir.state.backends import make_backend
 from weir.state.declared.kinds import KeyedState, MapState
 from weir.state.declared.per_window import WindowCursor, handle_at, stored_form
 from weir.state.frozen import FrozenState, RestoredState
+from weir.state.keys.hashing import take_rows
 from weir.state.keys.xxhash64 import Ints
 
 
@@ -38,6 +39,10 @@ class Groups:
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
+
+    def keys(self, names: Sequence[str]) -> list[pa.Array]:
+        """These columns of each window's first row."""
+        return list(take_rows(self.rows.select(list(names)), self.bounds[:-1]).columns) if names else []
 
 
 class WindowCall:
@@ -110,9 +115,8 @@ class StatefulCall(WindowCall):
         """The number of each window, once the states stand there."""
         if self._backend is None:
             return iter(range(len(groups)))
-        heads = pa.array(groups.bounds[:-1])
         starts = [0] * len(groups) if groups.starts_us is None else groups.starts_us.tolist()
-        return self.at([groups.rows.column(key).take(heads) for key in self._keys], starts)
+        return self.at(groups.keys(self._keys), starts)
 
     def at(self, columns: Sequence[pa.Array], starts_us: Sequence[int]) -> Iterator[int]:
         """The same, where each has a row in these key columns."""

@@ -140,9 +140,7 @@ class AggregateFunction(WindowFunction):
         def call(groups: Groups) -> Iterator[pa.RecordBatch]:
             accumulators, count = Accumulators(layout, context), len(groups)
             accumulators.add_rows(groups.rows, np.repeat(np.arange(count), np.diff(groups.bounds)), count=count)
-            heads = pa.array(groups.bounds[:-1])
-            keys = [groups.rows.column(key).take(heads) for key in self.shown_keys]
-            keys = [key.cast(output.field(i).type) for i, key in enumerate(keys)]
+            keys = [key.cast(output.field(i).type) for i, key in enumerate(groups.keys(self.shown_keys))]
             values = accumulators.values(np.arange(count))
             yield pa.RecordBatch.from_arrays([*keys, *self.bound_arrays(groups), *values], schema=output)
 
@@ -243,8 +241,7 @@ class ProcessFunctionOfWindow(WindowFunction):
         return calling.bind(call)
 
     def _windows(self, groups: Groups) -> Iterator[tuple[Window, int, int]]:
-        heads = pa.array(groups.bounds[:-1])
-        keys = [groups.rows.column(key).take(heads).to_pylist() for key in self.shown_keys]
+        keys = [key.to_pylist() for key in groups.keys(self.shown_keys)]
         zone = None if self.time is None else self.input_schema.field(self.time).type.tz
         watermark = _time(groups.watermark_us, zone)
         bounds = groups.bounds.tolist()
