@@ -15,6 +15,7 @@ import pytest
 
 import weir
 from tests.seeds import seeds
+from tests.states import split_by_owner
 from tests.unit.operators.running import context
 from tests.unit.operators.windows.subtasks import SCHEMA, Result, Row, Subtasks, batch_of, best_of
 from tests.unit.operators.windows.test_aggregate import rows_of
@@ -23,6 +24,7 @@ from weir import connectors as io
 from weir.operators.aggregates import numbering
 from weir.operators.aggregates.chosen import Chosen, NumberedChosen
 from weir.operators.base import Restored, RestoredInline
+from weir.operators.windows import panes
 from weir.operators.windows.aggregate import PartialWindowAggregate, WindowAggregate
 from weir.operators.windows.definition import WindowDefinition
 from weir.operators.windows.event_time import AlignedWindows, SessionWindows, TimeWindows
@@ -34,6 +36,7 @@ from weir.state.columns.segments.rows import SortedRows
 from weir.testing import run_local
 
 KEYS = [None, "a", "b", "c"]
+NAMED: list[Row] = [(key, 0, 0) for key in "abcdefgh"]
 ENDS = {
     "n": weir.count(),
     "first": weir.first("value"),
@@ -136,6 +139,21 @@ def test_of_a_window_they_are_the_same_wherever_snapshots_and_restores_fall(
     assert Counter(subtasks.flush()) == Counter(model.flush())
     assert Counter(subtasks.watermark(END_US)) == Counter(model.watermark(END_US))
     assert count > 10
+
+
+def test_a_pane_that_has_become_large_elsewhere_keeps_its_first_rows_first_when_subtasks_become_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One subtask has the pane in a bucket of its own only, the other had some of it in one that is shared before."""
+    monkeypatch.setattr(panes, "OWN_ROWS_MIN", 2)
+    subtasks = Subtasks(spec_of(TUMBLING, late="late"), 2, directory=None)
+    owned = {owner: part.column("key")[0].as_py() for owner, part in split_by_owner(batch_of(NAMED), ["key"], 2, 128)}
+    subtasks.process([(owned[1], 0, 5)])
+    subtasks.freeze()
+    subtasks.process([(owned[owner], value, 5) for owner in (0, 1) for value in (1, 2)])
+    together = Subtasks(subtasks.spec, 1, directory=None, before=subtasks)
+    found = {key: values[:3] for key, _, _, *values in together.watermark(END_US)}
+    assert found == {owned[0]: [2, 1, 2], owned[1]: [3, 0, 2]}
 
 
 @pytest.mark.parametrize("late", [None, "late"])

@@ -280,8 +280,8 @@ class SegmentStore:
                 runs += [Run([]) for _ in range(rank + 1 - len(runs))]
                 runs[rank].segments = [*runs[rank].segments, segment]
                 self._budget.settle()
-        for bucket_us, runs in self._buckets.items():
-            self._buckets[bucket_us] = [run for run in runs if run.segments]
+        # A bucket that comes first in one part may have rows that are younger than those of another one in the next.
+        self._buckets = {b: [run for run in runs if run.segments] for b, runs in sorted(self._buckets.items())}
         return True
 
     # --- Merging ---
