@@ -36,6 +36,9 @@ there are sizes of runs, so that larger state needs more."""
 TENDED_ROWS, TENDED_RATIO = 4_096, 4
 """The same where rows come by lots, which are merged while other rows come: less at once, so that none waits long."""
 
+TENDED_BEHIND_MAX = 2
+"""So many times as much at most, where a bucket has several merges under way: else runs of large state pile up."""
+
 TENDED_AT_ONCE_ROWS_MAX = 32_768
 """Of lots that are adopted, all buckets together; the rest is merged a piece at a time."""
 
@@ -120,10 +123,10 @@ class SegmentStore:
         for lot in adopted:
             lot.is_adopted = True
         if adopted:
-            self._owed_rows += STEP_RATIO * sum(len(segment) for run in runs for segment in run)
             left = TENDED_AT_ONCE_ROWS_MAX
             for bucket_us in {run[0].bucket_us for run in runs}:
                 left -= self._merge_tail(bucket_us, at_once_max=left)
+            self._owed_rows += STEP_RATIO * max(self._behind, 1) * sum(len(segment) for run in runs for segment in run)
             self._budget.settle()
         return adopted
 
@@ -136,7 +139,8 @@ class SegmentStore:
     def go_on(self, rows: int) -> None:
         """The same for an operator that adopts by itself."""
         if self._merges:
-            step = min(max(self._owed_rows, TENDED_ROWS), TENDED_RATIO * rows + TENDED_ROWS)
+            ratio = TENDED_RATIO * min(self._behind, TENDED_BEHIND_MAX)
+            step = min(max(self._owed_rows, TENDED_ROWS), ratio * rows + TENDED_ROWS)
             self._owed_rows = max(self._owed_rows - step, 0)
             self.work(step)
             self._budget.settle()
@@ -146,9 +150,13 @@ class SegmentStore:
         for bucket_us in {segment.bucket_us for segment in segments}:
             self._merge_tail(bucket_us)
         if self._merges:
-            behind = max(map(len, self._merges.values()))
-            self.work(STEP_ROWS + STEP_RATIO * behind * sum(map(len, segments)))
+            self.work(STEP_ROWS + STEP_RATIO * self._behind * sum(map(len, segments)))
         self._budget.settle()
+
+    @property
+    def _behind(self) -> int:
+        """How many merges are under way in the bucket that has most of them."""
+        return max(map(len, self._merges.values()), default=0)
 
     def relax(self) -> None:
         """Nobody works with rows just now: put some into files, and give memory back, where it is too much."""
