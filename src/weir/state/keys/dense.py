@@ -50,6 +50,13 @@ class DenseKeys:
         self._base, self._end, self._places = low, high, longer
         return True
 
+    def known(self, values: Ints) -> Ints:
+        """The slots of these keys, or -1. Changes nothing."""
+        inside = np.flatnonzero((values >= self._base) & (values < self._base + len(self._places)))
+        slots = np.full(len(values), -1, np.int64)
+        slots[inside] = self._places[values[inside] - self._base]
+        return slots
+
     def find(self, values: Ints, *, count: int) -> tuple[npt.NDArray[np.int32], Ints | None]:
         """The slots of these keys, and one row of each that is new, if there are any: they get slots from `count`."""
         offsets = values - self._base if self._base else values

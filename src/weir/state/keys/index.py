@@ -143,6 +143,20 @@ class KeyIndex:
         slots[~valid] = self._slot_of_null(columns[0], row=int(np.argmin(valid)))
         return slots
 
+    def known(self, columns: Sequence[pa.Array], hashes: Words | None = None) -> Ints:
+        """The slot of each row's key, or -1. Changes nothing: another thread may read the keys meanwhile."""
+        if self._exact and (valid := valid_rows(columns[0])) is not None:
+            slots, rows = np.full(len(valid), self._null_slot), np.flatnonzero(valid)
+            slots[rows] = self.known([columns[0].take(pa.array(rows))], None if hashes is None else hashes[rows])
+            return slots
+        columns = [without_views(column) for column in columns]
+        if self._dense is not None:
+            column = columns[0].dictionary_decode() if pa.types.is_dictionary(columns[0].type) else columns[0]
+            return self._dense.known(fixed_values(column).astype(np.int64, copy=False))
+        hashes = hash_keys(columns) if hashes is None else hashes
+        read = () if self._exact else [read_column(column) for column in columns]
+        return self._search(_Batch(columns, hashes, read))[0]
+
     def _slots_of(self, column: pa.Array, hashes: Words | None) -> Ints:
         """The slots of keys that are not null, where equal hashes mean equal keys."""
         if not len(column):
@@ -165,15 +179,21 @@ class KeyIndex:
         return slots.astype(np.int64)
 
     def _probe(self, batch: _Batch) -> Ints:
-        positions = (batch.hashes & self._mask).view(np.int64)
-        same, found = self._met(positions, batch, None)
-        if not same.all():
-            free = np.flatnonzero(found < 0)
-            stuck = np.flatnonzero(~same & (found >= 0))
-            rows, places = self._walk(stuck, (positions[stuck] + 1) & int(self._mask), batch=batch, found=found)
-            rows, places = np.concatenate((free, rows)), np.concatenate((positions[free], places))
+        found, rows, places = self._search(batch)
+        if len(rows):
             self._insert(rows, places, batch=batch, found=found)
         return found
+
+    def _search(self, batch: _Batch) -> tuple[Ints, Ints, Ints]:
+        """The slot of each row's key, or -1; which rows have none, and the free place that each of them stands at."""
+        positions = (batch.hashes & self._mask).view(np.int64)
+        same, found = self._met(positions, batch, None)
+        if same.all():
+            return found, found[:0], found[:0]
+        free = np.flatnonzero(found < 0)
+        stuck = np.flatnonzero(~same & (found >= 0))
+        rows, places = self._walk(stuck, (positions[stuck] + 1) & int(self._mask), batch=batch, found=found)
+        return found, np.concatenate((free, rows)), np.concatenate((positions[free], places))
 
     def _met(self, positions: Ints, batch: _Batch, rows: Ints | None) -> tuple[Mask, Ints]:
         """Whether these rows, or all, stand at their own key, and the slots that they meet; -1: the place is free."""

@@ -69,6 +69,22 @@ def test_equal_keys_share_a_slot_and_different_keys_do_not(name: str) -> None:
     assert index.hashes.tolist() == hash_keys(stored).tolist()
 
 
+@pytest.mark.parametrize("name", COLUMNS)
+def test_keys_that_are_looked_up_are_found_or_not_and_none_is_added(name: str) -> None:
+    keys = COLUMNS[name]
+    some = pa.array(np.arange(1, len(keys[0]), 2))
+    index = KeyIndex(schema_of(keys))
+    assert set(index.known(keys).tolist()) == {-1}
+    taken = take(keys, some)
+    slot_of = dict(zip(rows_of(taken), index.slots(taken).tolist(), strict=True))
+    count = len(index)
+    for hashes in (None, hash_keys(keys)):
+        assert index.known(keys, hashes).tolist() == [slot_of.get(row, -1) for row in rows_of(keys)]
+    assert index.known(take(keys, some[:0])).tolist() == [] and len(index) == count
+    slots = index.slots(keys)
+    assert index.known(keys).tolist() == slots.tolist()
+
+
 @pytest.mark.parametrize("name", ["string", "two", "wide_decimal", "uint64", "nanoseconds"])
 def test_different_keys_with_the_same_hash_get_slots_of_their_own(name: str) -> None:
     keys = COLUMNS[name]

@@ -125,7 +125,7 @@ class RetiredHead:
         return slots[~self._taken[slots] & (self._store.lasts(slots) > after_us)]
 
     def touching(self, asked: Asked, gap_us: int, taken_until_us: int, found: Touching) -> None:
-        rows, slots = self._store.of_keys(self._store.numbers_of(asked.keys, asked.hashes))
+        rows, slots = self._store.of_keys(asked.keys, asked.hashes)
         firsts, lasts = self._store.starts(slots), self._store.lasts(slots)
         near = are_near(asked.firsts[rows], asked.lasts[rows], firsts, lasts, gap_us) & ~self._taken[slots]
         rows, slots, lasts = rows[near], slots[near], lasts[near]

@@ -126,9 +126,10 @@ class SessionStore:
         """The number of each key; keys that are new get one."""
         return self._index.slots(keys, hashes)
 
-    def of_keys(self, numbers: Ints) -> tuple[Ints, Ints]:
-        """All open sessions of keys: which of the numbers each has, and its slot."""
-        rows = np.flatnonzero(numbers < len(self._sessions))
+    def of_keys(self, keys: Sequence[pa.Array], hashes: Words) -> tuple[Ints, Ints]:
+        """All open sessions of keys: which of the keys each has, and its slot. Changes nothing."""
+        numbers = self._index.known(keys, hashes)
+        rows = np.flatnonzero((numbers >= 0) & (numbers < len(self._sessions)))
         rows = rows[self._sessions[numbers[rows]] > 0]
         alone = self._only[numbers[rows]].astype(np.int64)
         if (alone >= 0).all():
@@ -137,9 +138,9 @@ class SessionStore:
         concerned[numbers[rows]] = True
         known = self._sessions_of(concerned)
         known = known[np.argsort(self._key[known], kind="stable")]
-        keys = self._key[known]
-        starts = np.searchsorted(keys, numbers[rows])
-        counts = np.searchsorted(keys, numbers[rows], side="right") - starts
+        held = self._key[known]
+        starts = np.searchsorted(held, numbers[rows])
+        counts = np.searchsorted(held, numbers[rows], side="right") - starts
         which, places = expanded(starts, counts)
         return rows[which], known[places]
 

@@ -44,6 +44,20 @@ def test_behind_a_snapshot_there_is_room_for_as_many_sessions_and_nothing_is_cop
     assert Counter(subtasks.watermark(END_US)) == Counter((key, 0, 15, 2) for key, *_ in rows)
 
 
+def test_keys_that_are_looked_for_behind_a_snapshot_are_not_added_to_what_it_is_writing() -> None:
+    subtasks = Subtasks(spec_of(aggregates={"n": weir.count()}), 1, directory=None)
+    subtasks.process([(f"key {number}", 1, 100) for number in range(100)])
+    (frozen,) = subtasks.freeze()
+    (operator,) = subtasks.operators
+    (head,) = operator._runs._heads
+    for number in range(50):
+        subtasks.process([(f"other {number}", 1, 50 + number // 2)])
+    assert len(subtasks.watermark(100)) == 50
+    assert head._store.remembered == 100
+    assert subtasks.written(0, frozen).files
+    assert len(subtasks.watermark(END_US)) == 100
+
+
 @pytest.mark.parametrize("place", ["heap", "disk"])
 @pytest.mark.parametrize(
     ("before", "after"),
