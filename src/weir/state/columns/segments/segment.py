@@ -79,6 +79,15 @@ def segment_name(number: int) -> str:
     return f"s{number:012d}"
 
 
+def segment_number(name: str) -> int:
+    """The opposite.
+
+    >>> segment_number(segment_name(7))
+    7
+    """
+    return int(name[1:])
+
+
 class Segment:
     """Rows of one bucket of time."""
 

@@ -7,7 +7,7 @@ and segments again. Reads nothing that the stream still changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -186,18 +186,15 @@ def fits(part: RestoredPart, layout: SegmentLayout) -> bool:
     return bool(detail["max_parallelism"] == layout.max_parallelism and detail["mark"] == layout.mark)
 
 
-def opened(part: RestoredPart, layout: SegmentLayout, shelf: Shelf) -> list[Run] | None:
-    """The segments of a part, with their files as they are; None when it is of another layout."""
-    if not fits(part, layout):
-        return None
-    marks = marks_in(part)
+def opened(part: RestoredPart, layout: SegmentLayout, shelf: Shelf, *, marks: Mapping[str, Mask]) -> list[Run]:
+    """The segments of a part that fits, with their files as they are, and their marks."""
     return [
         Run([_opened(part, of, layout, shelf=shelf, marks=marks) for of in run]) for run in part.part.detail["runs"]
     ]
 
 
 def _opened(
-    part: RestoredPart, of: Sequence[Any], layout: SegmentLayout, *, shelf: Shelf, marks: dict[str, Mask]
+    part: RestoredPart, of: Sequence[Any], layout: SegmentLayout, *, shelf: Shelf, marks: Mapping[str, Mask]
 ) -> Segment:
     number, bucket_us, *bounds = of
     name = segment_name(number)

@@ -15,10 +15,18 @@ from weir.snapshot.watermarks import NEVER_US
 from weir.state.columns.segments.lot import Lot, Make
 from weir.state.columns.segments.merging import AT_ONCE_ROWS_MAX, Merge, merged
 from weir.state.columns.segments.rows import Combine, Mask, SegmentLayout, SortedRows
-from weir.state.columns.segments.segment import Bounds, Run, Segment
+from weir.state.columns.segments.segment import Bounds, Run, Segment, segment_number
 from weir.state.columns.segments.shelf import KeptRows, Shelf, ShelfBudget
 from weir.state.columns.segments.slices import Slices
-from weir.state.columns.segments.snapshot import FrozenSegment, FrozenSegments, StoredMarks, fits, opened, since_of
+from weir.state.columns.segments.snapshot import (
+    FrozenSegment,
+    FrozenSegments,
+    StoredMarks,
+    fits,
+    marks_in,
+    opened,
+    since_of,
+)
 from weir.state.frozen import RestoredSlice, RestoredState
 from weir.state.keys.xxhash64 import Ints
 
@@ -266,12 +274,15 @@ class SegmentStore:
         whole = restored.whole
         if whole is None:
             return self._restore_slices(restored.slices())
-        runs = opened(whole, self.layout, self._shelf)
-        if runs is None:
+        if not fits(whole, self.layout):
             return False
+        marks = marks_in(whole)
+        runs = opened(whole, self.layout, self._shelf, marks=marks)
         for run in runs:
             self._buckets.setdefault(run.segments[0].bucket_us, []).append(run)
-        self._numbers = itertools.count(1 + max((s.number for run in runs for s in run.segments), default=-1))
+        # The file of marks may name segments that are gone, and stays while no mark is set: none has such a name again.
+        numbers = [*(s.number for run in runs for s in run.segments), *map(segment_number, marks)]
+        self._numbers = itertools.count(1 + max(numbers, default=-1))
         self._marks.restored(whole.part)
         self.since_us = since_of(whole.part)
         return True

@@ -199,6 +199,26 @@ def test_a_checkpoint_writes_new_segments_only_and_the_marks_only_when_some_were
     assert 0 < world.files.put_bytes - before < before / 10
 
 
+@pytest.mark.parametrize("directory", [False, True], ids=["heap", "disk"])
+def test_rows_behind_a_restore_do_not_inherit_the_marks_of_segments_that_were_dropped_before(
+    directory: bool, tmp_path: Path
+) -> None:
+    """The file of marks still has those: as none was set since, it was not written anew."""
+    dice, world = random.Random(1), World(layout_of(), tmp_path if directory else None)
+    world.add(dice, 0)
+    (segment,) = world.store.between(0, 10**9)
+    world.store.mark(segment, np.arange(len(segment)))
+    world.checkpoint(completes=True)
+    world.store.drop(segment.bucket_us)
+    world.rows.clear()
+    world.checkpoint(completes=True)
+    world.restore()
+    world.add(dice, 1)
+    world.checkpoint(completes=True)
+    world.restore()
+    world.check()
+
+
 def test_what_a_frozen_state_shows_does_not_change_with_the_marks_that_are_set_behind_it() -> None:
     dice, world = random.Random(1), World(layout_of(), None)
     world.add(dice, 0)
