@@ -362,13 +362,11 @@ class SessionAggregateOperator(PiecewiseOperator):
         if self._store.size_bytes > self._budget.held_bytes_max * HEAD_SHARE:
             self._seal_for_good()
 
-    def _seal(self) -> bool:
-        """Begin a new head; whether there was one."""
-        is_any = bool(len(self._store))
-        if is_any:
+    def _seal(self) -> None:
+        """Begin a new head, if there is one."""
+        if len(self._store):
             self._retire()
         self._runs.seal()
-        return is_any
 
     def _retire(self) -> None:
         retired = self._store
@@ -379,10 +377,9 @@ class SessionAggregateOperator(PiecewiseOperator):
             self._store = SessionStore(self._spec.of.layout, self._context, self._spec.gap_us)
 
     def _seal_for_good(self) -> bool:
-        """The same, and put its sessions into segments here and now."""
-        is_sealed = self._seal()
-        self._runs.adopt(wait=True)
-        return is_sealed
+        """The same, and put its sessions into segments here and now; whether there were any that were not there yet."""
+        self._seal()
+        return self._runs.adopt(wait=True)
 
     def _take_over(self, table: pa.Table) -> None:
         if (verdict := self._spec.verdict(STATE, table.schema)) not in ("same", "evolved"):

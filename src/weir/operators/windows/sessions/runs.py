@@ -88,8 +88,8 @@ class SessionRuns:
             if head.lot is None:
                 head.seal(self._store)
 
-    def adopt(self, *, wait: bool = False) -> None:
-        """Go over to the segments of heads that were sealed, where they are made."""
+    def adopt(self, *, wait: bool = False) -> bool:
+        """Go over to the segments of heads that were sealed, where they are made; whether there were such."""
         adopted: list[RetiredHead] = []
         for head in self._heads:
             if head.lot is None or not (wait or head.lot.is_made):
@@ -103,6 +103,7 @@ class SessionRuns:
             # Exactly these: the next may be made just now, and what was taken out of it is not marked yet.
             self._store.adopt(lots=len(adopted))
         self._let_go_of([*adopted, *self._empty_heads()])
+        return bool(adopted)
 
     def tend(self, rows: int) -> None:
         """Between batches, of so many rows the last: go on with what is to be merged, and free what is of no use."""
@@ -131,8 +132,8 @@ class SessionRuns:
 
     def steps(self, after_us: int, until_us: int, seal: Callable[[], bool]) -> Iterator[Step]:
         """Take out all pieces that end in between, in the order of time, or, where too many for the memory end in one
-        bucket, in that of their keys. The steps together are all sessions that end in between. `seal`: puts the head
-        here, and says whether there was one; it may also be called between two steps."""
+        bucket, in that of their keys. The steps together are all sessions that end in between. `seal`: puts all
+        heads into segments, and says whether there was one; it may also be called between two steps."""
         while (bucket_us := self._first_due(after_us, until_us)) is not None:
             last_us = min(bucket_us + self._layout.bucket_us - 1, until_us)
             parts = self._parts(bucket_us, after_us, last_us)

@@ -216,6 +216,19 @@ def test_the_first_and_the_last_row_of_a_session_are_those_that_came_first_and_l
     assert run_both(seed, spec, tmp_path if is_on_disk else None) > 10
 
 
+def test_a_session_that_a_snapshot_is_still_writing_comes_out_although_many_end_in_a_later_bucket(
+    small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aggregate, "HEAD_SHARE", 1_000)
+    subtasks = Subtasks(spec_of(aggregates={"n": weir.count()}), 1, directory=tmp_path)
+    subtasks.process([(f"key {number}", 1, 20) for number in range(20)])
+    subtasks.written(0, subtasks.freeze()[0])
+    subtasks.process([("early", 1, 12)])
+    subtasks.freeze()
+    expected = [("early", 12, 22, 1), *((f"key {number}", 20, 30, 1) for number in range(20))]
+    assert Counter(subtasks.watermark(40)) == Counter(expected)
+
+
 # --- What a snapshot is -----------------------------------------------------------------------------------
 
 
