@@ -22,7 +22,7 @@ LADDER += ("connectors", "api", "bench", "cli", "testing", "__main__")
 SUBLADDERS: dict[str, tuple[str, ...]] = {
     "config": ("units checks names", "backends checkpoints restart", "settings", "job"),
     "state": (
-        "place local_disk",
+        "place local_disk pieces",
         "frozen",
         "values",
         "keys",

@@ -29,7 +29,8 @@ from weir.operators.windows.functions import (
     WindowFunction,
 )
 from weir.operators.windows.rows import WindowRows
-from weir.operators.windows.sessions.aggregate import PartialSessionAggregate, SessionAggregate
+from weir.operators.windows.sessions.aggregate import SessionAggregate
+from weir.operators.windows.sessions.partial import PartialSessionAggregate
 from weir.operators.windows.triggers import OnCount, OnWatermark, Trigger
 from weir.schema import parse_schema
 from weir.state.declared.base import StateDescriptor

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -22,12 +22,11 @@ from weir.snapshot.parts import Inline, Json, K, Position, Progress, read_as
 from weir.snapshot.watermarks import END_US, NEVER_US
 from weir.state.frozen import KEY_GROUP_COLUMN as KEY_GROUP_COLUMN
 from weir.state.frozen import FrozenState, RestoredState
+from weir.state.pieces import run_through as run_through
 from weir.state.place import StatePlace
 
 NO_LINEAGE = Lineage("0000000000")
 """Of an operator that runs by itself, without a job."""
-
-T = TypeVar("T")
 
 Emit: TypeAlias = Callable[[pa.RecordBatch], None]
 """Hand a batch to whatever comes next."""
@@ -35,16 +34,6 @@ Emit: TypeAlias = Callable[[pa.RecordBatch], None]
 Course: TypeAlias = Generator[None, None, int | None]
 """Work in pieces. Between two of them others may run, but nothing else is asked of the operator. Returns the watermark
 that goes on; None: none does."""
-
-
-def run_through(course: Generator[None, None, T]) -> T:
-    """All pieces, one after the other; what they return."""
-    while True:
-        try:
-            next(course)
-        except StopIteration as over:
-            found: T = over.value
-            return found
 
 
 @dataclass(frozen=True)
@@ -232,7 +221,24 @@ class Operator:
 
 
 class PiecewiseOperator(Operator):
-    """An operator for which time may set off more at once than can be held, or than others can wait for."""
+    """An operator for which time may set off more at once than can be held, or than others can wait for; or rows do,
+    by what is to be done behind them."""
+
+    _left_to_do: Course | None = None
+
+    def tending(self) -> Course | None:
+        """What is left to do behind the rows that have come, if anything is: before more come, or with these."""
+        left, self._left_to_do = self._left_to_do, None
+        return left
+
+    def _leave(self, course: Course) -> None:
+        """This is to be done behind the rows that have just come."""
+        self._catch_up()
+        self._left_to_do = course
+
+    def _catch_up(self) -> None:
+        if (left := self.tending()) is not None:
+            run_through(left)
 
     def advance(self, time_us: int, out: Emit) -> Course:
         raise NotImplementedError(type(self).__name__)

@@ -25,6 +25,7 @@ from weir.operators.user_code import operator_label
 from weir.operators.windows.event_time import AlignedWindows
 from weir.snapshot.parts import Progress
 from weir.snapshot.watermarks import NEVER_US
+from weir.state.columns.segments.segment import Segment
 from weir.state.columns.segments.shelf import ShelfBudget
 from weir.state.keys.hashing import take_rows
 from weir.state.keys.xxhash64 import Ints
@@ -109,12 +110,13 @@ class AsOfJoinOperator(PiecewiseOperator):
 
     def flush(self, out: Emit) -> None:
         """Keep what has come since the last time."""
+        self._catch_up()
         new = self._left.take()
         self._left.panes.store.add(new)
-        self._left.panes.store.merge(new)
         changes, self._changes, self._changed_rows = self._changes, [], 0
-        if changes:
-            self._versions.add(gathered(changes), watermark_us=self._watermark_us)
+        versions = self._versions.add(gathered(changes), watermark_us=self._watermark_us) if changes else ()
+        if new or versions:
+            self._leave(self._merging(new, versions))
 
     def advance(self, time_us: int, out: Emit) -> Course:
         self.flush(out)
@@ -131,7 +133,13 @@ class AsOfJoinOperator(PiecewiseOperator):
         self._versions.drop_replaced(self._watermark_us)
         return time_us
 
+    def _merging(self, new: Sequence[Segment], versions: Sequence[Segment]) -> Course:
+        yield from self._left.panes.store.merging(new)
+        yield from self._versions.store.merging(versions)
+        return None
+
     def freeze(self) -> Frozen:
+        self._catch_up()
         if self._left.waiting_rows or self._changes:
             raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
         states = {

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from weir.errors import DataError, PlanError, ProtocolViolation
 from weir.operators.aggregates.state import BATCH_ROWS_MAX
-from weir.operators.base import Emit, Frozen, OperatorContext, PiecewiseOperator, Restored
+from weir.operators.base import Course, Emit, Frozen, OperatorContext, PiecewiseOperator, Restored
 from weir.operators.joins.panes import RunPanes
 from weir.operators.joins.side import JoinSide, gathered
 from weir.operators.user_code import operator_label
@@ -89,13 +89,19 @@ class BufferedJoin(PiecewiseOperator):
 
     def flush(self, out: Emit) -> None:
         """Join, or keep, what has come since the last time."""
+        self._catch_up()
         if self._left.waiting_rows or self._right.waiting_rows:
             new_left, new_right = self._left.take(), self._right.take()
             self._take(new_left, new_right, out)
-            self._left.panes.store.merge(new_left)
-            self._right.panes.store.merge(new_right)
+            self._leave(self._merging(new_left, new_right))
+
+    def _merging(self, new_left: Sequence[Segment], new_right: Sequence[Segment]) -> Course:
+        yield from self._left.panes.store.merging(new_left)
+        yield from self._right.panes.store.merging(new_right)
+        return None
 
     def freeze(self) -> Frozen:
+        self._catch_up()
         if any(half.waiting_rows for half in self._halves):
             raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
         states = {state: half.panes.store.freeze() for state, half in zip((LEFT, RIGHT), self._halves, strict=True)}

@@ -7,7 +7,7 @@ and time; what a newer version has replaced, behind the watermark, is dropped as
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,22 +60,25 @@ class Versions:
         for table in restored.tables(state):  # which come in the order of age
             check_restored(table.schema, self.side.stored, context)
             for batch in table.to_batches():
-                self.add(batch.select(self.side.schema.names).cast(self.side.schema), watermark_us=watermark_us)
+                self.store.merge(
+                    self.add(batch.select(self.side.schema.names).cast(self.side.schema), watermark_us=watermark_us)
+                )
         self.store.settle()
 
-    def add(self, batch: pa.RecordBatch, *, watermark_us: int) -> None:
-        """Take new versions. Rows with a null in their key are left out: they are never asked for."""
+    def add(self, batch: pa.RecordBatch, *, watermark_us: int) -> Sequence[Segment]:
+        """Take new versions; the segments that they are in, which are to be merged. Rows with a null in their key are
+        left out: they are never asked for."""
         self._watermark_us = self.store.time_us = watermark_us
         whole = self.side.whole_keys(batch)
         if whole is not None:
             batch = take_rows(batch, np.flatnonzero(whole))
         if not batch.num_rows:
-            return
+            return ()
         order = places(self.side.hashes(batch), self._max_parallelism)
         rows = self._layout.sorted(order, self.side.times(batch), batch)
         new = self.store.new(ALL_TIME, self._without_replaced(rows))
         self.store.add([new])
-        self.store.merge([new])
+        return (new,)
 
     def drop_replaced(self, watermark_us: int) -> None:
         """Drop what newer versions have replaced in runs that were made before the watermark came by."""

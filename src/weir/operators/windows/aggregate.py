@@ -196,6 +196,7 @@ class WindowAggregateOperator(PiecewiseOperator):
             self._restore(restored.states[STATE])
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
+        self._catch_up()
         if not batch.num_rows:
             return
         takes_rows = self._spec.late is not None
@@ -216,9 +217,10 @@ class WindowAggregateOperator(PiecewiseOperator):
         touched = head.add_rows(batch, panes) if takes_rows else head.merge(_after_pane(batch), panes)
         if self._spec.lateness_us and next(self._windows.windows(earliest_us))[1] <= self._watermark_us:
             self._changed += [self._changed_in(group, slots) for group, slots in touched]
-        self._kept.tend(batch.num_rows)
+        self._leave(self._kept.tending(batch.num_rows))
 
     def advance(self, time_us: int, out: Emit) -> Course:
+        self._catch_up()
         before_us, self._watermark_us = self._watermark_us, max(self._watermark_us, time_us)
         panes = self._kept.panes
         starts = self._windows.starts(panes)
@@ -240,6 +242,7 @@ class WindowAggregateOperator(PiecewiseOperator):
         run_through(self._fire_merged(starts[kept], out, only=changed))
 
     def freeze(self) -> Frozen:
+        self._catch_up()
         if self._changed:
             raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
         inline = Progress(self._watermark_us, self.rows_late, rows_numbered=self._numbers.numbered)
@@ -364,7 +367,7 @@ class WindowAggregateOperator(PiecewiseOperator):
             for batch in table.to_batches():
                 if batch.num_rows:
                     self._kept.head.merge(batch.drop_columns([PANE]), batch.column(PANE).to_numpy())
-                    self._kept.tend(batch.num_rows)
+                    run_through(self._kept.tending(batch.num_rows))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from weir.operators.aggregates.layout import AggregateLayout
-from weir.operators.base import OperatorContext
+from weir.operators.base import Course, OperatorContext
 from weir.operators.windows.event_time import TimeWindows
 from weir.operators.windows.panes import PaneStore
 from weir.operators.windows.partials import STRETCH_PANES, Partials, by_bucket, is_shared, shared_bucket, sorted_rows
@@ -77,7 +77,7 @@ class KeptPanes:
             shown=lambda rows: Partials(layout, context).combined(rows),
         )
         self.head = self._new_head()
-        """Takes rows; `tend` and `freeze` may put another in its place."""
+        """Takes rows; `tending` and `freeze` may put another in its place."""
         self._heads: list[tuple[Lot, PaneStore]] = []
         """Those that were sealed, and whose segments are not adopted yet; the oldest first."""
         self._sealed: Ints = np.empty(0, np.int64)
@@ -95,13 +95,15 @@ class KeptPanes:
 
     # --- Rows come and go ---
 
-    def tend(self, rows: int) -> None:
+    def tending(self, rows: int) -> Course:
         """So many rows have come: keep memory within its bounds, and go on with what is due."""
         self._adopt()
-        self._store.go_on(rows)
+        yield from self._store.going_on(rows)
         if self._budget.directory is not None and self._is_full():
             self._seal()
+            yield from self._store.making()
             self._adopt(wait=True)
+        return None
 
     def _is_full(self) -> bool:
         return len(self.head) > HEAD_SLOTS_MAX or 2 * self.head.size_bytes > self._budget.held_bytes_max

@@ -25,7 +25,7 @@ from weir.state.keys.xxhash64 import Ints, Words
 STRETCH_PANES = 64
 """Panes that are not large share a bucket of segments; so many, if there are rows in each."""
 
-PIECE_ROWS = 65_536
+PIECE_ROWS = 16_384
 """Slots that become rows at once."""
 
 _SHARED_US = -(1 << 62)

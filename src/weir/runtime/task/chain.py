@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from weir.errors import ProtocolViolation
 from weir.ids import Uid
-from weir.operators.base import Course, Emit, Operator, WaitingOperator
+from weir.operators.base import Course, Emit, Operator, PiecewiseOperator, WaitingOperator
 
 
 @dataclass
@@ -65,7 +65,8 @@ class Chain:
         self._first = following
         self._holding = False
         self._course: Course | None = None
-        """What is left of a watermark, a tick or an end."""
+        """What is left of a watermark, a tick or an end, or to be done behind rows."""
+        self._piecewise = [link.operator for link in self.links if isinstance(link.operator, PiecewiseOperator)]
         self._waiting = [link.operator for link in self.links if isinstance(link.operator, WaitingOperator)]
 
     @property
@@ -80,8 +81,9 @@ class Chain:
 
     @property
     def is_busy(self) -> bool:
-        """Whether only a part is done of what event time, the clock or the end has set off. Until all is, nothing else
-        may happen here: neither rows nor a barrier may come in between, and no operator is told the time."""
+        """Whether only a part is done of what event time, the clock, the end or rows have set off. Until all is,
+        nothing else may happen here: neither rows nor a barrier may come in between, and no operator is told the
+        time."""
         return self._course is not None
 
     def go_on(self) -> int | None:
@@ -98,6 +100,7 @@ class Chain:
     def process(self, batch: pa.RecordBatch) -> None:
         self._holding = True
         self._first(batch)
+        self._tend()
 
     def process_from(self, number: int, batch: pa.RecordBatch) -> None:
         """The same for one of several inputs of the first operator."""
@@ -108,6 +111,12 @@ class Chain:
         first = self.links[0]
         first.counters.took(batch)
         first.operator.process_from(number, batch, first.out)
+        self._tend()
+
+    def _tend(self) -> None:
+        left = [course for operator in self._piecewise if (course := operator.tending()) is not None]
+        if left:
+            self._begin(_one_by_one(left))
 
     def watermark(self, time_us: int, *, behind: int = -1) -> int | None:
         """Event time has come this far, for the operators behind one of them. What goes on behind the last; None:
@@ -124,6 +133,9 @@ class Chain:
             if passed is None:
                 return None
             time_us = passed
+        for operator in self._piecewise:
+            if (left := operator.tending()) is not None:
+                yield from left
         return time_us
 
     def _begin(self, course: Course) -> int | None:
@@ -200,6 +212,12 @@ class Chain:
                 error = error or caught
         if error is not None:
             raise error
+
+
+def _one_by_one(courses: Sequence[Course]) -> Course:
+    for course in courses:
+        yield from course
+    return None
 
 
 def _counting(counters: Counters, following: Emit) -> Emit:

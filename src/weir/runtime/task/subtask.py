@@ -107,9 +107,12 @@ class Subtask(ABC):
                 self._pass_idle()
             return Activity.BUSY
         self._keep_time()
+        if self.chain.is_busy:
+            return Activity.BUSY
         if self._work():
             now_ms = self._clock.now_ms()
-            if self.chain.holding and now_ms - self._flushed_ms >= self._buffer_timeout_ms:
+            is_due = now_ms - self._flushed_ms >= self._buffer_timeout_ms
+            if is_due and self.chain.holding and not self.chain.is_busy:
                 self._flush(now_ms)
             return Activity.BUSY
         if self.chain.holding:

@@ -23,7 +23,7 @@ from weir.operators.base import OperatorContext, OperatorSpec
 from weir.operators.windows.aggregate import PartialWindowAggregate
 from weir.operators.windows.definition import WindowDefinition
 from weir.operators.windows.event_time import AlignedWindows, SessionWindows
-from weir.operators.windows.sessions.aggregate import PartialSessionAggregate
+from weir.operators.windows.sessions.partial import PartialSessionAggregate
 
 ROWS = pa.schema({"k": pa.int64(), "v": pa.int64(), "at": pa.timestamp("us")})
 SECOND_US = 1_000_000

@@ -13,7 +13,8 @@ from tests.states import Shelf, split_by_owner
 from tests.unit.operators.running import context, on_disk
 from weir.operators.base import Frozen, Restored, RestoredInline
 from weir.operators.windows.aggregate import PartialWindowAggregate, WindowAggregate
-from weir.operators.windows.sessions.aggregate import PartialSessionAggregate, SessionAggregate
+from weir.operators.windows.sessions.aggregate import SessionAggregate
+from weir.operators.windows.sessions.partial import PartialSessionAggregate
 from weir.snapshot.parts import StatePart
 from weir.state.frozen import RestoredPart, RestoredParts
 

@@ -1,4 +1,4 @@
-"""What a watermark, the clock or the end sets off is done in pieces: what happens in between, and what waits."""
+"""What a watermark, the clock, the end or rows set off is done in pieces: what happens in between, and what waits."""
 
 from __future__ import annotations
 
@@ -20,13 +20,22 @@ from weir.snapshot.watermarks import END_US
 class Due(PiecewiseOperator):
     """Emits a number in each piece: so many for a watermark, for the clock, at the end."""
 
-    def __init__(self, *pieces: int, by_clock: int = 0, at_end: int = 0) -> None:
-        self.pieces, self.by_clock, self.at_end = pieces, by_clock, at_end
+    def __init__(self, *pieces: int, by_clock: int = 0, at_end: int = 0, behind_rows: int = 0) -> None:
+        self.pieces, self.by_clock, self.at_end, self.behind_rows = pieces, by_clock, at_end, behind_rows
         self.taken: list[Any] = []
         self._wakes = bool(by_clock)
 
     def process(self, batch: Any, out: Emit) -> None:
+        self._catch_up()
         self.taken.append(numbers(batch))
+        if self.behind_rows:
+            self._leave(self._tidying())
+
+    def _tidying(self) -> Course:
+        for number in range(self.behind_rows):
+            self.taken.append(f"piece {number}")
+            yield
+        return None
 
     def advance(self, time_us: int, out: Emit) -> Course:
         for number in self.pieces:
@@ -52,8 +61,8 @@ class Due(PiecewiseOperator):
         return None
 
 
-def bench_of(operator: Due, **options: Any) -> Bench:
-    b = bench(inputs=2, **options)
+def bench_of(operator: Due, *, inputs: int = 2, **options: Any) -> Bench:
+    b = bench(inputs=inputs, **options)
     b.subtask.chain = Chain([Link(Uid("op"), "op", operator)], b.subtask._gate.emit)  # type: ignore[arg-type]
     return b
 
@@ -105,6 +114,13 @@ def test_others_have_their_turn_when_it_takes_long() -> None:
     assert steps > 1 and b.output == [[0], [1], [2], [3], [4], [5], Watermark(7)]
 
 
+def test_a_barrier_waits_also_for_what_the_clock_sets_off() -> None:
+    operator = Due(by_clock=3)
+    b = bench_of(operator, inputs=1, capacity=1)
+    feed(b.inputs[0], barrier(1))
+    assert read(b) == [[0], [1], [2], barrier(1)]
+
+
 def test_the_end_waits_for_all_that_comes_before_it() -> None:
     b = bench_of(Due(1, 2, by_clock=2, at_end=2), capacity=1)
     for channel in b.inputs:
@@ -123,6 +139,30 @@ def test_a_checkpoint_that_is_given_up_meanwhile_lets_nothing_in_between() -> No
     feed(b.inputs[0], barrier(2))
     assert read(b) == [[1], [2], [3], Watermark(7), BarrierCancelled(checkpoint(1)), barrier(2)]
     assert b.answers == [("declined", 1), ("taken", 2)]
+
+
+def test_what_is_left_behind_rows_is_done_before_more_come_and_others_have_their_turn_in_between() -> None:
+    operator = Due(behind_rows=3)
+    b = bench_of(operator, rows_max=1)
+    feed(b.inputs[0], [1], [2], barrier(1))
+    feed(b.inputs[1], barrier(1))
+    steps = 0
+    while not b.output:
+        assert b.answers == []
+        assert b.subtask.step() is Activity.BUSY
+        steps += 1
+    pieces = ["piece 0", "piece 1", "piece 2"]
+    assert operator.taken == [[1], *pieces, [2], *pieces]
+    assert steps > 4
+
+
+def test_whoever_gives_more_rows_without_asking_has_it_done_with_these() -> None:
+    operator = Due(behind_rows=2)
+    operator.process(rows(1), lambda batch: None)
+    operator.process(rows(2), lambda batch: None)
+    assert operator.taken == [[1], "piece 0", "piece 1", [2]]
+    left = operator.tending()
+    assert left is not None and operator.tending() is None
 
 
 def test_a_chain_that_is_busy_refuses_what_must_wait() -> None:

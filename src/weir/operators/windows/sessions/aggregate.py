@@ -1,29 +1,27 @@
-"""Aggregates over sessions, in two halves around the exchange.
+"""Aggregates over sessions: the second half, behind the exchange.
 
-`PartialSessionAggregate` combines rows of a key that follow each other closely before
-they are sent; `SessionAggregate` merges what arrives with the open sessions, and emits
-one when the watermark is so far behind its last row that none can follow. Then it is gone.
+Comes in: pieces of sessions, or rows, and watermarks. Goes out: a session when the watermark
+is so far behind its last row that none can follow. Then it is gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
 from weir.errors import CheckpointError, ProtocolViolation
 from weir.operators.aggregates.layout import check_same_columns
-from weir.operators.aggregates.numbering import RowNumbers, of_whole_keys
-from weir.operators.aggregates.partial import PartialOperator
-from weir.operators.aggregates.state import Accumulators, in_batches
-from weir.operators.base import Course, Emit, Frozen, OperatorContext, OperatorSpec, PiecewiseOperator, Restored
+from weir.operators.aggregates.numbering import RowNumbers
+from weir.operators.aggregates.state import in_batches
+from weir.operators.base import Course, Emit, Frozen, OperatorContext, PiecewiseOperator, Restored
 from weir.operators.user_code import operator_label
-from weir.operators.windows.definition import WindowDefinition, shown
-from weir.operators.windows.event_time import SessionWindows
+from weir.operators.windows.definition import shown
 from weir.operators.windows.sessions.heads import Asked
+from weir.operators.windows.sessions.partial import SessionSpec
 from weir.operators.windows.sessions.pieces import FIRST, LAST, PieceLayout, SessionPieces, gap_of, stored_schema
 from weir.operators.windows.sessions.runs import SessionRuns, Step
 from weir.operators.windows.sessions.store import SessionStore
@@ -44,35 +42,7 @@ MOVED_SESSIONS_MAX = 65_536
 
 
 @dataclass(frozen=True, eq=False)
-class _SessionSpec(OperatorSpec):
-    """What both halves know."""
-
-    of: WindowDefinition
-
-    @cached_property
-    def gap_us(self) -> int:
-        assert isinstance(self.of.windows, SessionWindows)
-        return self.of.windows.gap_us
-
-    @cached_property
-    def combined(self) -> pa.Schema:
-        """What travels: times, keys and accumulators."""
-        return pa.schema([pa.field(FIRST, pa.int64()), pa.field(LAST, pa.int64()), *self.of.layout.combined])
-
-
-class PartialSessionAggregate(_SessionSpec):
-    """Rows to pieces of sessions, as far as that pays."""
-
-    def schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        check_same_columns(self.of.input_schema, inputs, "the first half of a session window")
-        return self.combined
-
-    def make(self) -> PartialOperator:
-        return PartialOperator(self.of.layout, partial(_HeldSessions, self))
-
-
-@dataclass(frozen=True, eq=False)
-class SessionAggregate(_SessionSpec):
+class SessionAggregate(SessionSpec):
     """Pieces of sessions to sessions; `lateness_us` and `late` as for WindowAggregate."""
 
     lateness_us: int = 0
@@ -103,50 +73,6 @@ class SessionAggregate(_SessionSpec):
         if len(plain) != len(stored) - 2:
             return "it is not the state of a session window; give the operator another uid"
         return self.of.layout.refusal(plain) or ("same" if stored.names == self.stored.names else "evolved")
-
-
-class _HeldSessions:
-    """Pieces of sessions, until they are sent."""
-
-    def __init__(self, spec: PartialSessionAggregate, context: OperatorContext) -> None:
-        self._spec = spec
-        self._context = context
-        self._store = SessionStore(spec.of.layout, context, spec.gap_us)
-        self._numbers = RowNumbers(spec.of.layout)
-        self._lifting = Accumulators(spec.of.layout, context)
-
-    def __len__(self) -> int:
-        return len(self._store)
-
-    @property
-    def remembered(self) -> int:
-        return self._store.remembered
-
-    def combine(self, batch: pa.RecordBatch) -> bool:
-        return self._store.combine_rows(self._numbers.of_rows(batch), self._times(batch))
-
-    def lifted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        moments = pa.array(self._times(batch))
-        accumulators = self._lifting.lift(self._numbers.of_rows(batch))
-        columns = [moments, moments, *self._spec.of.layout.keys_of(batch), *accumulators]
-        return pa.RecordBatch.from_arrays(columns, schema=self._spec.combined)
-
-    def take(self) -> Iterator[pa.RecordBatch]:
-        store, alive = self._store, self._store.alive
-        parts = in_batches(alive)
-        if self._numbers.are_asked_for:
-            parts = (alive[rows] for rows in of_whole_keys(store.hashes(alive)))
-        for slots in parts:
-            times = [pa.array(store.starts(slots)), pa.array(store.lasts(slots))]
-            columns = [*times, *store.keys(slots), *store.accumulators.read(slots)]
-            yield pa.RecordBatch.from_arrays(columns, schema=self._spec.combined)
-        store.forget_sessions()
-
-    def forget_keys(self) -> None:
-        self._store.forget_keys()
-
-    def _times(self, batch: pa.RecordBatch) -> Ints:
-        return self._spec.of.times_of(batch, self._context)
 
 
 class SessionAggregateOperator(PiecewiseOperator):
@@ -192,6 +118,7 @@ class SessionAggregateOperator(PiecewiseOperator):
             self._runs.settle()
 
     def process(self, batch: pa.RecordBatch, out: Emit) -> None:
+        self._catch_up()
         if not batch.num_rows:
             return
         if self._spec.late is not None:
@@ -207,10 +134,15 @@ class SessionAggregateOperator(PiecewiseOperator):
             self._leave_out(batch, slots)
         elif self._spec.lateness_us and earliest_us <= self._ended_us(0):
             self._changed.append(slots)
-        self._runs.tend(batch.num_rows)
-        self._make_room()
+        self._leave(self._tending(batch.num_rows))
+
+    def _tending(self, rows: int) -> Course:
+        yield from self._runs.tending(rows)
+        yield from self._making_room()
+        return None
 
     def advance(self, time_us: int, out: Emit) -> Course:
+        self._catch_up()
         self._watermark_us = max(self._watermark_us, time_us)
         ended_us = self._ended_us(0)
         self._runs.adopt()
@@ -223,7 +155,7 @@ class SessionAggregateOperator(PiecewiseOperator):
             if self._left_us <= ended_us:
                 self._left_us = NEVER_US
         self._tidy()
-        self._make_room()
+        yield from self._making_room()
         return time_us
 
     def flush(self, out: Emit) -> None:
@@ -236,6 +168,7 @@ class SessionAggregateOperator(PiecewiseOperator):
             self._emit(slots, out)
 
     def freeze(self) -> Frozen:
+        self._catch_up()
         if self._changed:
             raise ProtocolViolation(f"{operator_label(self._context)}: a snapshot without a flush before it")
         self._runs.adopt(wait=True)  # as a rule it is made long since
@@ -263,7 +196,7 @@ class SessionAggregateOperator(PiecewiseOperator):
                 yield
             if not self._spec.lateness_us:
                 self._store.remove(due)
-            self._make_room()
+            yield from self._making_room()
         return None
 
     def _forget_sessions(self, gone_us: int) -> Course:
@@ -274,7 +207,7 @@ class SessionAggregateOperator(PiecewiseOperator):
             if len(due := self._due(step)):
                 self._store.remove(due)
                 yield
-            self._make_room()
+            yield from self._making_room()
         return None
 
     def _steps(self, after_us: int, until_us: int) -> Iterator[Step]:
@@ -355,12 +288,15 @@ class SessionAggregateOperator(PiecewiseOperator):
         else:
             self._store.compact()
 
-    def _make_room(self) -> None:
+    def _making_room(self) -> Course:
         """Nobody holds slots now, but for those that have changed: seal the head, if it has become too large."""
         if self._budget.directory is None or self._changed:
-            return
+            return None
         if self._store.size_bytes > self._budget.held_bytes_max * HEAD_SHARE:
-            self._seal_for_good()
+            self._seal()
+            yield from self._runs.making()
+            self._runs.adopt(wait=True)
+        return None
 
     def _seal(self) -> None:
         """Begin a new head, if there is one."""

@@ -32,7 +32,7 @@ _GAP = b"weir.gap"
 BUCKETS = 16
 """Open sessions lie in about so many buckets."""
 
-PIECE_ROWS = 65_536
+PIECE_ROWS = 16_384
 """Sessions that become rows at once."""
 
 BUCKET_US_MIN = 5_000_000

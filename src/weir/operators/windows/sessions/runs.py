@@ -25,6 +25,7 @@ from weir.state.columns.segments.store import SegmentStore
 from weir.state.frozen import RestoredState
 from weir.state.keys.hashing import take_rows
 from weir.state.keys.xxhash64 import Ints, Words
+from weir.state.pieces import Pieces
 
 HEADS_MAX = 4
 """Stores that are kept as they are, for as long as some of their sessions are open."""
@@ -105,12 +106,16 @@ class SessionRuns:
         self._let_go_of([*adopted, *self._empty_heads()])
         return bool(adopted)
 
-    def tend(self, rows: int) -> None:
+    def tending(self, rows: int) -> Pieces:
         """Between batches, of so many rows the last: go on with what is to be merged, and free what is of no use."""
-        self._store.go_on(rows)
+        yield from self._store.going_on(rows)
         self._let_go_of(self._empty_heads())
         if self._useless:
             self._useless.pop()
+
+    def making(self) -> Pieces:
+        """Make the segments of heads that were sealed."""
+        yield from self._store.making()
 
     def _empty_heads(self) -> list[RetiredHead]:
         """Those that are not sealed, and of which nothing is left."""

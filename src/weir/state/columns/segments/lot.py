@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from weir.snapshot.watermarks import NEVER_US
 from weir.state.columns.segments.rows import SEGMENT_BYTES_MAX, SortedRows, joined
 from weir.state.columns.segments.segment import Segment
+from weir.state.pieces import Pieces
 
 Make = Callable[[], Iterable[tuple[int, SortedRows]]]
 """The rows of each bucket, sorted, in pieces: those of a bucket follow each other, and no key is in two of them. None
@@ -77,6 +78,11 @@ class Lot:
         while self._step():
             breathe()
         return self._made
+
+    def making(self) -> Pieces:
+        """The same, in pieces."""
+        while self._step():
+            yield
 
     def _step(self) -> bool:
         """Take one piece; False: there are no more."""

@@ -17,7 +17,7 @@ from weir.state.columns.segments.segment import Bounds, Run
 from weir.state.columns.segments.shelf import KeptRows, Shelf
 from weir.state.keys.xxhash64 import Ints
 
-AT_ONCE_ROWS_MAX = 131_072
+AT_ONCE_ROWS_MAX = 32_768
 """Runs of so many rows together are merged at once."""
 
 

@@ -29,12 +29,13 @@ from weir.state.columns.segments.snapshot import (
 )
 from weir.state.frozen import RestoredSlice, RestoredState
 from weir.state.keys.xxhash64 import Ints
+from weir.state.pieces import Pieces, run_through
 
 RATIO = 2
 """A run is at least so many times larger than the next, so that there are few of them. With four there would be fewer,
 but rows would be merged more often."""
 
-STEP_ROWS = 32_768
+STEP_ROWS = 16_384
 """Rows that are merged with each batch, while there is something to merge."""
 
 STEP_RATIO = 4
@@ -146,19 +147,32 @@ class SegmentStore:
 
     def go_on(self, rows: int) -> None:
         """The same for an operator that adopts by itself."""
+        run_through(self.going_on(rows))
+
+    def going_on(self, rows: int) -> Pieces:
+        """The same, in pieces."""
         if self._merges:
             ratio = TENDED_RATIO * min(self._behind, TENDED_BEHIND_MAX)
             step = min(max(self._owed_rows, TENDED_ROWS), ratio * rows + TENDED_ROWS)
             self._owed_rows = max(self._owed_rows - step, 0)
-            self.work(step)
+            yield from self.working(step)
             self._budget.settle()
+
+    def making(self) -> Pieces:
+        """Make the segments of all lots, in pieces; `adopt` is quick behind that."""
+        for lot in list(self._lots):
+            yield from lot.making()
 
     def merge(self, segments: Sequence[Segment]) -> None:
         """Rows were added lately: merge them with what was there, where that is due, or begin to."""
+        run_through(self.merging(segments))
+
+    def merging(self, segments: Sequence[Segment]) -> Pieces:
+        """The same, in pieces."""
         for bucket_us in {segment.bucket_us for segment in segments}:
             self._merge_tail(bucket_us)
         if self._merges:
-            self.work(STEP_ROWS + STEP_RATIO * self._behind * sum(map(len, segments)))
+            yield from self.working(STEP_ROWS + STEP_RATIO * self._behind * sum(map(len, segments)))
         self._budget.settle()
 
     @property
@@ -172,12 +186,17 @@ class SegmentStore:
 
     def work(self, rows: int) -> None:
         """Go on with merges that are under way, by about so many rows."""
+        run_through(self.working(rows))
+
+    def working(self, rows: int) -> Pieces:
+        """The same, in pieces."""
         while self._merges and rows > 0:
             bucket_us, merges = next(iter(self._merges.items()))
             # The youngest runs are the smallest: who looks for rows has fewest to look into when those go first.
             rows -= merges[-1].step(min(rows, STEP_ROWS))
             if merges[-1].is_done:
                 rows -= self._finish(bucket_us, at_once_max=max(rows, 0))
+            yield
 
     def settle(self) -> None:
         """Finish all merges."""
