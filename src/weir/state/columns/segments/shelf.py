@@ -2,8 +2,9 @@
 
 Comes in: sorted rows, and the place that an operator was given. Goes out: the same rows,
 whenever they are asked for. A file is mapped into memory and never changes; what was not
-looked at of late is given back, though the operating system may keep it. A file is gone
-when nobody refers to its rows any more. One thread keeps rows here; any may hand them in, or read them.
+looked at of late is given back, though the operating system may keep it. A file goes when
+nobody refers to its rows any more: a few at a time, since many may be left together. One
+thread keeps rows here; any may hand them in, or read them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import mmap
 import os
 import shutil
 import weakref
+from collections import deque
+from contextlib import suppress
 from typing import Protocol
 
 import pyarrow as pa
@@ -33,6 +36,10 @@ WRITTEN_BYTES_MIN = 16 << 20
 """So much is written into files at once, if there is so much."""
 
 
+REMOVED_AT_ONCE = 4
+"""Files; more than come into being meanwhile."""
+
+
 class Holding(Protocol):
     """How rows are held just now. For any thread."""
 
@@ -44,6 +51,26 @@ class Holding(Protocol):
 
     def rows(self) -> SortedRows:
         """The rows."""
+
+
+class UselessFiles:
+    """Files that nobody refers to any more. Behind a checkpoint there are many at once, of all that has gone while it
+    was written: to remove them together would hold up the stream."""
+
+    def __init__(self) -> None:
+        self._paths: deque[str] = deque()
+
+    def add(self, path: str) -> None:
+        """For any thread."""
+        self._paths.append(path)
+
+    def remove_some(self, files_max: int = REMOVED_AT_ONCE) -> None:
+        for _ in range(min(len(self._paths), files_max)):
+            with suppress(OSError):  # the task's directory is gone already
+                os.unlink(self._paths.popleft())
+
+    def __del__(self) -> None:
+        self.remove_some(len(self._paths))
 
 
 class _InMemory:
@@ -58,10 +85,11 @@ class _InMemory:
 
 
 class _InFile:
-    """A local file; mapped when it is first looked at, gone when nobody refers to it."""
+    """A local file; mapped when it is first looked at, to be removed when nobody refers to it."""
 
-    def __init__(self, path: str, layout: SegmentLayout) -> None:
+    def __init__(self, path: str, layout: SegmentLayout, useless: UselessFiles) -> None:
         self._path = path
+        self._useless = useless
         self._layout = layout
         self._map: mmap.mmap | None = None
         self._rows: SortedRows | None = None
@@ -93,10 +121,7 @@ class _InFile:
             self._map.madvise(mmap.MADV_DONTNEED)
 
     def __del__(self) -> None:
-        try:
-            os.unlink(self._path)
-        except OSError:
-            pass  # the task's directory is gone already
+        self._useless.add(self._path)
 
 
 class KeptRows:
@@ -142,7 +167,7 @@ class Shelf:
 
     def take_over(self, path: str) -> KeptRows:
         """Take a file from `new_path`."""
-        return KeptRows(self, _InFile(path, self._layout))
+        return KeptRows(self, _InFile(path, self._layout, self._budget.useless))
 
     @property
     def is_on_disk(self) -> bool:
@@ -165,7 +190,7 @@ class Shelf:
             if os.path.exists(path):
                 os.unlink(path)
             raise refusal(error, os.path.dirname(path), rows.size_bytes) from error
-        return _InFile(path, self._layout)
+        return _InFile(path, self._layout, self._budget.useless)
 
 
 class ShelfBudget:
@@ -176,6 +201,7 @@ class ShelfBudget:
         self.directory: str | None = None
         self._files = 0
         self._touches = 0
+        self.useless = UselessFiles()
         self._held: weakref.WeakSet[KeptRows] = weakref.WeakSet()
         self._held_bytes = 0
         self._resident: weakref.WeakSet[_InFile] = weakref.WeakSet()
@@ -196,6 +222,7 @@ class ShelfBudget:
         self._resident_bytes_max = int(budget_bytes * RESIDENT_SHARE)
 
     def new_path(self, name: str) -> str:
+        self.useless.remove_some()
         self._files += 1
         return os.path.join(self.directory or "", f"{name}-{self._files}.arrow")
 
@@ -219,6 +246,7 @@ class ShelfBudget:
         """Nobody works with rows now: put some into files, and give pages back, where it is too much."""
         if self.directory is None:
             return
+        self.useless.remove_some()
         if self._held_bytes > self.held_bytes_max:
             self._put_into_files()
 
