@@ -26,6 +26,11 @@ from weir.snapshot.transitions import Transition
 RESTORING_PATIENCE_MS = 1_000.0
 """Longest wait for tasks that restore their state to leave: they hear nothing meanwhile, and have done nothing yet."""
 
+SILENT = (
+    "task {task} was silent for {silent_ms} ms: it hangs, its host does, or a function takes longer for a batch than "
+    "Settings.heartbeat_timeout"
+)
+
 
 # --- Events -------------------------------------------------------------------------------------------
 
@@ -299,7 +304,7 @@ def _look_late(phase: Launching | Deploying, event: ClockMoved, settings: Region
 def _look_silent(phase: Running, event: ClockMoved, settings: RegionSettings, now_ms: float) -> Step:
     for task, heard_ms in phase.heard_ms.items():
         if now_ms - heard_ms >= settings.heartbeat_timeout_ms:
-            return phase, [Overdue(f"task {task} was silent for {round(now_ms - heard_ms)} ms")]
+            return phase, [Overdue(SILENT.format(task=task, silent_ms=round(now_ms - heard_ms)))]
     return phase, []
 
 

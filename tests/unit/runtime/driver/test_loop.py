@@ -29,6 +29,7 @@ from weir.errors import JobError, OwnershipError, ProtocolViolation, StorageUnav
 from weir.ids import AttemptId, TaskIndex
 from weir.runtime.driver import phases
 from weir.runtime.driver.notices import AttemptFailed, AttemptRunning
+from weir.runtime.driver.region_machine import SILENT
 from weir.runtime.driver.verdicts import Failed, Finished
 from weir.snapshot.messages import DeployTask, Heartbeat, StopTask, TaskRegistered
 
@@ -224,7 +225,7 @@ def test_a_silent_task_fails_the_attempt_by_name() -> None:
     stage.clock.time_ms += HEARTBEAT_MS - 1
     stage.hear(Heartbeat(AttemptId(1), TaskIndex(0), {}))
     stage.pass_ms(1)
-    assert stage.said(AttemptFailed)[0].error == f"task 1 was silent for {HEARTBEAT_MS} ms"
+    assert stage.said(AttemptFailed)[0].error == SILENT.format(task=1, silent_ms=HEARTBEAT_MS)
 
 
 def test_heartbeats_keep_an_attempt_alive_and_carry_metrics() -> None:

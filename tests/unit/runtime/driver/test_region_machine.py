@@ -111,7 +111,7 @@ def test_an_attempt_from_its_claim_to_its_end() -> None:
         machine.DeployTasks(CLAIM, ("here", "there")),
         machine.AllRun(CLAIM, (SAID,)),
         machine.Coordinate(SAID),
-        machine.Overdue("task 0 was silent for 50 ms"),
+        machine.Overdue(machine.SILENT.format(task=0, silent_ms=50)),
         machine.StopTasks(ATTEMPT, cancelled=True),
         machine.KillTasks(ATTEMPT),
     ]
