@@ -4,7 +4,7 @@ A task's rows cross threads: gRPC's threads allocate what the loop frees. Left a
 glibc gives each thread an arena of its own, and freed pieces stay in them. Arrow's own
 allocator gives pages back at once and gets huge ones anew, which the kernel must clear:
 half of the time that a snapshot took. Comes in: nothing. Goes out: fewer arenas, and free
-pages back to the system now and then. Where the C library is another one, nothing happens.
+pages back to the system now and then, sooner where there are many. Where the C library is another one, nothing happens.
 """
 
 from __future__ import annotations
@@ -15,8 +15,17 @@ import pyarrow as pa
 
 ARENAS_MAX = 2
 TRIM_INTERVAL_MS = 10_000.0
+FREE_BYTES_MAX = 64 << 20
+"""From so much free memory on it goes back at the next heartbeat: pieces of large state come and go by as much."""
 
 _M_ARENA_MAX = -8
+
+
+class _Mallinfo(ctypes.Structure):
+    """What `mallinfo2` says, of which only the free bytes are of use."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")]
+    _fields_ += [(name, ctypes.c_size_t) for name in ("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")]
 
 
 class Allocator:
@@ -26,14 +35,23 @@ class Allocator:
         library = ctypes.CDLL(None)
         self._trim = getattr(library, "malloc_trim", None)
         limit = getattr(library, "mallopt", None)
+        self._info = getattr(library, "mallinfo2", None)  # since 2.33
+        if self._info is not None:
+            self._info.restype = _Mallinfo
         self._trimmed_ms = 0.0
         if limit is not None and self._trim is not None:
             limit(_M_ARENA_MAX, ARENAS_MAX)
             pa.set_memory_pool(pa.system_memory_pool())
 
     def tidy(self, now_ms: float) -> None:
-        """Give free pages back, if that has not been done for a while; takes about a millisecond."""
-        if self._trim is None or now_ms - self._trimmed_ms < TRIM_INTERVAL_MS:
+        """Give free pages back, if that has not been done for a while, or there are many; takes about a millisecond,
+        and a tenth of one for each megabyte."""
+        if self._trim is None:
+            return
+        if now_ms - self._trimmed_ms < TRIM_INTERVAL_MS and self._free_bytes() < FREE_BYTES_MAX:
             return
         self._trimmed_ms = now_ms
         self._trim(0)
+
+    def _free_bytes(self) -> int:
+        return 0 if self._info is None else int(self._info().fordblks)

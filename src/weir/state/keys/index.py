@@ -49,7 +49,11 @@ _SLOT = np.uint64(0x00000000_FFFFFFFF)
 """Of an entry: the slot and one; a free place is zero. The other half is the lower half of the key's hash, by which a
 key moves to a larger table without a look at its whole hash."""
 
+_WORD_BITS = 64
 _HALF = np.uint64(32)
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+"""Odd, and with bits as they come: multiplication by the golden ratio."""
+
 _ONE = np.uint64(1)
 
 _SHRINK_FACTOR = 32
@@ -186,13 +190,13 @@ class KeyIndex:
 
     def _search(self, batch: _Batch) -> tuple[Ints, Ints, Ints]:
         """The slot of each row's key, or -1; which rows have none, and the free place that each of them stands at."""
-        positions = (batch.hashes & self._mask).view(np.int64)
+        positions = self._homes(batch.hashes << _HALF)
         same, found = self._met(positions, batch, None)
         if same.all():
             return found, found[:0], found[:0]
         free = np.flatnonzero(found < 0)
         stuck = np.flatnonzero(~same & (found >= 0))
-        rows, places = self._walk(stuck, (positions[stuck] + 1) & int(self._mask), batch=batch, found=found)
+        rows, places = self._walk(stuck, (positions[stuck] + 1) & self._mask, batch=batch, found=found)
         return found, np.concatenate((free, rows)), np.concatenate((positions[free], places))
 
     def _met(self, positions: Ints, batch: _Batch, rows: Ints | None) -> tuple[Mask, Ints]:
@@ -219,7 +223,7 @@ class KeyIndex:
             free_rows.append(rows[free])
             free_positions.append(positions[free])
             onward = np.flatnonzero(~same & (met >= 0))
-            rows, positions = rows[onward], (positions[onward] + 1) & int(self._mask)
+            rows, positions = rows[onward], (positions[onward] + 1) & self._mask
         return np.concatenate(free_rows), np.concatenate(free_positions)
 
     def _onward(self, positions: Ints, hashes: Words) -> Ints:
@@ -230,14 +234,19 @@ class KeyIndex:
         positions[left] += 1  # beyond the last place, too: the mask comes below
         while len(left):
             # Then eight places at a time, which lie side by side: few rows have farther to go.
-            places = (positions[left][:, None] + _WINDOW) & int(self._mask)
+            places = (positions[left][:, None] + _WINDOW) & self._mask
             entries = self._table.take(places, mode="clip")
             stops = ((entries ^ halves[left][:, None]) <= _SLOT) | (entries == 0)
             eights = stops.view(np.uint64).ravel()
             steps = np.bitwise_count((eights & (~eights + _ONE)) - _ONE).astype(np.int64) >> 3  # 8: none of them
-            positions[left] = (positions[left] + steps) & int(self._mask)
+            positions[left] = (positions[left] + steps) & self._mask
             left = left[steps == len(_WINDOW)]
         return positions
+
+    def _homes(self, halves: Words) -> Ints:
+        """Where halves of hashes, in the upper half of a word, belong. Any of their bits may be the same in all: the
+        lowest are in keys of one key group, of which a subtask has few; so each has a say in each bit of the place."""
+        return ((halves * _SPREAD) >> self._shift).view(np.int64)
 
     def _insert(self, rows: Ints, positions: Ints, *, batch: _Batch, found: Ints) -> None:
         """Give slots to rows that stand at free places; several rows may share a place, or a key."""
@@ -254,7 +263,7 @@ class KeyIndex:
                 table[places] = 0
                 # In the order of their places, which are close together in a larger table, too.
                 self._grow(count + len(winners), table[np.flatnonzero(table)])
-                positions = (batch.hashes[rows] & self._mask).view(np.int64)
+                positions = self._homes(batch.hashes[rows] << _HALF)
             else:
                 hashes, slots = batch.hashes[winners], np.arange(count, count + len(winners), dtype=np.int64)
                 found[winners] = slots
@@ -297,19 +306,20 @@ class KeyIndex:
         self._make_table(_table_size(2 * count))
         for start in range(0, len(entries), _MOVED_AT_ONCE):
             moved = entries[start : start + _MOVED_AT_ONCE]
-            positions = ((moved >> _HALF) & self._mask).view(np.int64)
+            positions = self._homes(moved & ~_SLOT)
             while len(moved):
                 free = np.flatnonzero(self._table.take(positions, mode="clip") == 0)
                 self._table[positions[free]] = moved[free]
                 left = np.flatnonzero(self._table.take(positions, mode="clip") != moved)
-                moved, positions = moved[left], (positions[left] + 1) & int(self._mask)
+                moved, positions = moved[left], (positions[left] + 1) & self._mask
 
     def _start(self, table_size: int, *, capacity: int) -> None:
         self._make_table(table_size)
         self._start_stores(capacity)
 
     def _make_table(self, size: int) -> None:
-        self._mask = np.uint64(size - 1)
+        self._mask = size - 1
+        self._shift = np.uint64(_WORD_BITS - self._mask.bit_length())
         self._table: Words = np.zeros(size, np.uint64)
 
     def _start_stores(self, capacity: int) -> None:

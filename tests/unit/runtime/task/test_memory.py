@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from weir.runtime.task.memory import ARENAS_MAX, TRIM_INTERVAL_MS, Allocator
+from weir.runtime.task.memory import ARENAS_MAX, FREE_BYTES_MAX, TRIM_INTERVAL_MS, Allocator
 
 
 def test_free_pages_go_back_once_in_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +27,32 @@ def test_free_pages_go_back_once_in_an_interval(monkeypatch: pytest.MonkeyPatch)
     assert calls[1:] == [("trim", 0), ("trim", 0)]
 
 
+def test_free_pages_go_back_sooner_where_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    trims: list[int] = []
+    free_bytes = [0]
+    library = SimpleNamespace(
+        malloc_trim=trims.append,
+        mallopt=lambda *given: None,
+        mallinfo2=Callable(lambda: SimpleNamespace(fordblks=free_bytes[0])),
+    )
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(pa, "set_memory_pool", lambda pool: None)
+    allocator = Allocator()
+    for now_ms, free_bytes[0] in ((1, 0), (2, FREE_BYTES_MAX - 1), (3, FREE_BYTES_MAX), (4, 0)):
+        allocator.tidy(now_ms)
+    assert len(trims) == 1
+
+
+class Callable:
+    """A function of a C library."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def __call__(self) -> Any:
+        return self._call()
+
+
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
     Allocator().tidy(1e9)
@@ -38,5 +64,6 @@ def test_it_works_here_and_arrow_uses_the_same_allocator() -> None:
         Allocator().tidy(1e9)
         if platform.libc_ver()[0] == "glibc":
             assert pa.default_memory_pool().backend_name == "system"
+            assert Allocator()._free_bytes() > 0
     finally:
         pa.set_memory_pool(before)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from weir.state.keys.columns import read_column, without_views
-from weir.state.keys.hashing import hash_keys
+from weir.state.keys.hashing import hash_keys, key_groups
 from weir.state.keys.index import KeyIndex
 from weir.state.keys.store import BytesStore
 
@@ -269,3 +269,18 @@ def test_keys_that_stand_in_one_row_of_places_are_found_also_around_the_end_of_t
     back = np.arange(299, -1, -7)
     again = index.slots([ones.take(pa.array(back)), keys.take(pa.array(back))], hashes[back])
     assert again.tolist() == slots[back].tolist()
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string()])
+def test_keys_of_one_key_group_stand_close_to_where_they_belong(kind: pa.DataType) -> None:
+    """Their hashes have the lowest bits in common: of a subtask that has few key groups, those of all its keys do."""
+    keys = pa.array(np.random.default_rng(1).integers(0, 1 << 60, 500_000)).cast(kind)
+    own = keys.filter(pa.array(key_groups(hash_keys([keys]), 128) == 77))
+    index = KeyIndex(pa.schema([("k", kind)]))
+    for start in range(0, len(own), 1_000):
+        index.slots([own.slice(start, 1_000)])
+    places = np.flatnonzero(index._table)
+    homes = index._homes(index._table[places] & ~np.uint64(0xFFFFFFFF))
+    steps = (places - homes) & index._mask
+    assert len(places) == len(own) > 3_000
+    assert steps.max() < 100 and steps.mean() < 2

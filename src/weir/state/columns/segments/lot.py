@@ -43,7 +43,8 @@ class Lot:
     def __init__(self, make: Make, segment: Callable[[int, SortedRows], Segment]) -> None:
         """`segment`: makes one out of the rows of a bucket; called by any thread."""
         self._make: Make | None = make
-        self._segment = segment
+        self._segment: Callable[[int, SortedRows], Segment] | None = segment
+        """None, when all are made: who is told of segments may refer to this lot, and to much memory."""
         self._pieces: Iterator[tuple[int, SortedRows]] | None = None
         self._loose: list[SortedRows] = []
         """Pieces on their way into one segment, of the bucket of the last run."""
@@ -96,7 +97,7 @@ class Lot:
                 piece = next(self._pieces, None)
                 if piece is None:
                     self._put_together()
-                    self._make = self._pieces = None
+                    self._make = self._pieces = self._segment = None
                 else:
                     self._take(*piece)
             except BaseException:
@@ -115,6 +116,6 @@ class Lot:
         self._loose_bytes += rows.size_bytes
 
     def _put_together(self) -> None:
-        if self._loose:
+        if self._loose and self._segment is not None:
             self._made[-1].append(self._segment(self._bucket_us, joined(self._loose)))
         self._loose, self._loose_bytes = [], 0
