@@ -37,6 +37,10 @@ STATE = "sessions"
 HEAD_SHARE = 0.5
 """Of the memory for rows that are in no file yet, for the newest sessions. The rest is for those that were sealed."""
 
+HEAD_SESSIONS_MAX = 131_072
+"""On disk, sessions that are in memory at most, those that are over included: to grow to more, or to sort them, would
+hold up the stream."""
+
 MOVED_SESSIONS_MAX = 65_536
 """So many are moved at once, to leave the room behind that others took."""
 
@@ -292,7 +296,8 @@ class SessionAggregateOperator(PiecewiseOperator):
         """Nobody holds slots now, but for those that have changed: seal the head, if it has become too large."""
         if self._budget.directory is None or self._changed:
             return None
-        if self._store.size_bytes > self._budget.held_bytes_max * HEAD_SHARE:
+        is_large = self._store.slots > HEAD_SESSIONS_MAX
+        if is_large or self._store.size_bytes > self._budget.held_bytes_max * HEAD_SHARE:
             self._seal()
             yield from self._runs.making()
             self._runs.adopt(wait=True)
