@@ -82,6 +82,9 @@ class Subtask(ABC):
         self._left_to_end: deque[Callable[[], object]] = deque()
         """Once the input has ended."""
         self._holds_idle = False
+        self._owes_work = False
+        """What was due by the clock took more than one step: rows and barriers have their turn before it is looked at
+        again."""
 
     @property
     def wake_ms(self) -> float | None:
@@ -106,9 +109,13 @@ class Subtask(ABC):
             if self._holds_idle:
                 self._pass_idle()
             return Activity.BUSY
-        self._keep_time()
-        if self.chain.is_busy:
-            return Activity.BUSY
+        if self._owes_work:
+            self._owes_work = False
+        else:
+            self._keep_time()
+            if self.chain.is_busy:
+                self._owes_work = True
+                return Activity.BUSY
         if self._work():
             now_ms = self._clock.now_ms()
             is_due = now_ms - self._flushed_ms >= self._buffer_timeout_ms

@@ -20,8 +20,11 @@ from weir.snapshot.watermarks import END_US
 class Due(PiecewiseOperator):
     """Emits a number in each piece: so many for a watermark, for the clock, at the end."""
 
-    def __init__(self, *pieces: int, by_clock: int = 0, at_end: int = 0, behind_rows: int = 0) -> None:
+    def __init__(
+        self, *pieces: int, by_clock: int = 0, at_end: int = 0, behind_rows: int = 0, for_ever: bool = False
+    ) -> None:
         self.pieces, self.by_clock, self.at_end, self.behind_rows = pieces, by_clock, at_end, behind_rows
+        self.for_ever = for_ever
         self.taken: list[Any] = []
         self._wakes = bool(by_clock)
 
@@ -48,7 +51,7 @@ class Due(PiecewiseOperator):
         return 0.0 if self._wakes else None
 
     def ticking(self, now_ms: float, out: Emit) -> Course:
-        self._wakes = False
+        self._wakes = self.for_ever
         for number in range(self.by_clock):
             out(rows(number))
             yield
@@ -119,6 +122,14 @@ def test_a_barrier_waits_also_for_what_the_clock_sets_off() -> None:
     b = bench_of(operator, inputs=1, capacity=1)
     feed(b.inputs[0], barrier(1))
     assert read(b) == [[0], [1], [2], barrier(1)]
+
+
+def test_rows_and_barriers_have_their_turn_although_the_clock_always_sets_off_more() -> None:
+    operator = Due(by_clock=3, for_ever=True)
+    b = bench_of(operator, inputs=1, capacity=1)
+    feed(b.inputs[0], [10], barrier(1), [11])
+    assert barrier(1) in read(b)
+    assert operator.taken == [[10], [11]] and b.answers == [("taken", 1)]
 
 
 def test_the_end_waits_for_all_that_comes_before_it() -> None:
