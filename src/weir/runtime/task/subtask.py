@@ -155,10 +155,10 @@ class Subtask(ABC):
         until_ms = self._clock.now_ms() + COURSE_MS
         while self.chain.is_busy and not self._gate.full and self._clock.now_ms() < until_ms:
             passed_us = self.chain.go_on()
-        if not self._left_to_end:
+        if passed_us == END_US and self._left_to_end:
+            self.watermark_us = END_US  # the end of the input says it to the others
+        else:
             self._pass_watermark(passed_us)
-        elif passed_us is not None:
-            self.watermark_us = passed_us  # the end of the input says it to the others
 
     def _pass_watermark(self, time_us: int | None) -> None:
         if time_us is not None:

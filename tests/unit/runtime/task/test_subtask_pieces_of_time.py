@@ -10,7 +10,7 @@ from tests.unit.runtime.fakes import Recording, numbers, rows
 from tests.unit.runtime.task.subtask_bench import Bench, barrier, bench, checkpoint, feed
 from weir.errors import ProtocolViolation
 from weir.ids import Uid
-from weir.operators.base import Course, Emit, PiecewiseOperator
+from weir.operators.base import Course, Emit, PiecewiseOperator, WaitingOperator
 from weir.runtime.task.chain import Chain, Link
 from weir.runtime.task.subtask import Activity
 from weir.snapshot.elements import BarrierCancelled, EndOfInput, Watermark
@@ -64,7 +64,46 @@ class Due(PiecewiseOperator):
         return None
 
 
-def bench_of(operator: Due, *, inputs: int = 2, **options: Any) -> Bench:
+class Calling(WaitingOperator):
+    """Holds rows and watermarks; lets go of one with each tick, once it may."""
+
+    is_full = False
+
+    def __init__(self) -> None:
+        self.held: list[Any] = []
+        self.may_go = False
+        self._released_us: int | None = None
+
+    def process(self, batch: Any, out: Emit) -> None:
+        self.held.append(batch)
+
+    def watermark(self, time_us: int, out: Emit) -> int | None:
+        if not self.held:
+            return time_us
+        self.held.append(time_us)
+        return None
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self.held)
+
+    @property
+    def wake_ms(self) -> float | None:
+        return 0.0 if self.held and self.may_go else None
+
+    def tick(self, now_ms: float, out: Emit) -> None:
+        first = self.held.pop(0)
+        if isinstance(first, int):
+            self._released_us = first
+        else:
+            out(first)
+
+    def released(self) -> int | None:
+        time_us, self._released_us = self._released_us, None
+        return time_us
+
+
+def bench_of(operator: Due | Calling, *, inputs: int = 2, **options: Any) -> Bench:
     b = bench(inputs=inputs, **options)
     b.subtask.chain = Chain([Link(Uid("op"), "op", operator)], b.subtask._gate.emit)  # type: ignore[arg-type]
     return b
@@ -138,6 +177,19 @@ def test_the_end_waits_for_all_that_comes_before_it() -> None:
         feed(channel, [5], EndOfInput())
     taken = read(b)
     assert taken == [[0], [1], [1], [2], [0], [1], EndOfInput()]
+    assert b.subtask.finished and b.subtask.watermark_us == END_US
+
+
+def test_a_watermark_that_was_held_back_goes_on_also_when_the_input_has_ended_meanwhile() -> None:
+    operator = Calling()
+    b = bench_of(operator, inputs=1)
+    feed(b.inputs[0], [1], Watermark(7), [2], EndOfInput())
+    b.steps()
+    assert b.output == [] and not b.subtask.finished
+    operator.may_go = True
+    for _ in range(10):
+        b.subtask.step()
+    assert b.output == [[1], Watermark(7), [2], EndOfInput()]
     assert b.subtask.finished and b.subtask.watermark_us == END_US
 
 
