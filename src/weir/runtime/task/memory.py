@@ -16,7 +16,8 @@ import pyarrow as pa
 ARENAS_MAX = 2
 TRIM_INTERVAL_MS = 10_000.0
 FREE_BYTES_MAX = 64 << 20
-"""From so much free memory on it goes back at the next heartbeat: pieces of large state come and go by as much."""
+"""Where so much was freed since the last time, it goes back at the next heartbeat: pieces of large state come and go by
+as much."""
 
 _M_ARENA_MAX = -8
 
@@ -39,6 +40,8 @@ class Allocator:
         if self._info is not None:
             self._info.restype = _Mallinfo
         self._trimmed_ms = 0.0
+        self._given_back = 0
+        """Bytes that have gone back already: what is free between others counts as free for as long as they stay."""
         if limit is not None and self._trim is not None:
             limit(_M_ARENA_MAX, ARENAS_MAX)
             pa.set_memory_pool(pa.system_memory_pool())
@@ -48,10 +51,13 @@ class Allocator:
         and a tenth of one for each megabyte."""
         if self._trim is None:
             return
-        if now_ms - self._trimmed_ms < TRIM_INTERVAL_MS and self._free_bytes() < FREE_BYTES_MAX:
+        free_bytes = self._free_bytes()
+        self._given_back = min(self._given_back, free_bytes)
+        if now_ms - self._trimmed_ms < TRIM_INTERVAL_MS and free_bytes - self._given_back < FREE_BYTES_MAX:
             return
         self._trimmed_ms = now_ms
         self._trim(0)
+        self._given_back = self._free_bytes()
 
     def _free_bytes(self) -> int:
         return 0 if self._info is None else int(self._info().fordblks)

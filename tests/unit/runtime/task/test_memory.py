@@ -43,6 +43,25 @@ def test_free_pages_go_back_sooner_where_there_are_many(monkeypatch: pytest.Monk
     assert len(trims) == 1
 
 
+def test_free_memory_that_cannot_go_back_is_not_looked_at_with_each_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    trims: list[int] = []
+    free_bytes = [0]
+    library = SimpleNamespace(
+        malloc_trim=trims.append,
+        mallopt=lambda *given: None,
+        mallinfo2=Callable(lambda: SimpleNamespace(fordblks=free_bytes[0])),
+    )
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(pa, "set_memory_pool", lambda pool: None)
+    allocator, most = Allocator(), FREE_BYTES_MAX
+    found: list[int] = []
+    # Free pieces between others stay free when their pages are gone: the C library counts them as before.
+    for now_ms, free_bytes[0] in enumerate((9 * most, 9 * most, 9 * most, 10 * most, 10 * most, most, 2 * most), 1):
+        allocator.tidy(now_ms)
+        found.append(len(trims))
+    assert found == [1, 1, 1, 2, 2, 2, 3]
+
+
 class Callable:
     """A function of a C library."""
 
