@@ -20,7 +20,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from weir.config import RocksDb
-from weir.errors import ConfigError, CorruptCheckpoint
+from weir.errors import ConfigError, CorruptCheckpoint, LocalDiskFailed
 from weir.state.columns.segments.rows import SegmentLayout, SortedRows
 from weir.state.local_disk import refusal
 from weir.state.place import StatePlace
@@ -59,6 +59,9 @@ class UselessFiles:
 
     def __init__(self) -> None:
         self._paths: deque[str] = deque()
+
+    def __len__(self) -> int:
+        return len(self._paths)
 
     def add(self, path: str) -> None:
         """For any thread."""
@@ -182,6 +185,15 @@ class Shelf:
 
     def filed(self, rows: SortedRows) -> Holding:
         """The same rows in a file; LocalDiskFailed, with nothing left behind, when there is no room."""
+        try:
+            return self._written(rows)
+        except LocalDiskFailed:
+            if not self._budget.useless:
+                raise
+        self._budget.useless.remove_some(len(self._budget.useless))  # they may be what takes up the room
+        return self._written(rows)
+
+    def _written(self, rows: SortedRows) -> Holding:
         path = self.new_path()
         try:
             with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, self._layout.file_schema) as writer:

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from tests.unit.operators.running import on_disk
+from weir.errors import LocalDiskFailed
+from weir.state.columns.segments import shelf as shelves
 from weir.state.columns.segments.rows import SegmentLayout, SortedRows
 from weir.state.columns.segments.shelf import REMOVED_AT_ONCE, KeptRows, Shelf, ShelfBudget
 
@@ -62,3 +65,29 @@ def test_files_go_a_few_at_a_time_and_all_of_them_with_the_shelf(tmp_path: Path)
     del kept, budget, shelf
     gc.collect()
     assert left() == 0
+
+
+def test_files_that_nobody_needs_go_before_a_disk_counts_as_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, shelf = shelf_in(tmp_path, "1MB")
+    kept = [filed(shelf, number) for number in range(20)]
+
+    def taken_bytes() -> int:
+        return sum(file.stat().st_size for file in tmp_path.rglob("*.arrow"))
+
+    room_bytes, os_file = taken_bytes(), pa.OSFile
+
+    def opened(path: str, mode: str) -> pa.OSFile:
+        if taken_bytes() > room_bytes // 2:
+            raise OSError("[Errno 28] Error writing bytes to file. Detail: [errno 28] No space left on device")
+        return os_file(path, mode)
+
+    monkeypatch.setattr(shelves.pa, "OSFile", opened)
+    with pytest.raises(LocalDiskFailed):
+        filed(shelf, 20)
+    del kept[5:]
+    gc.collect()
+    kept.append(filed(shelf, 21))
+    assert kept[-1].rows().batch.column(0).to_numpy()[0] == 21
+    assert len(list(tmp_path.rglob("*.arrow"))) == 6
