@@ -40,7 +40,7 @@ FIRST_SEED = {
     "late_rows_are_dropped": 106,
     "log_is_replayed_twice": 51,
     "loop_ends_although_it_is_not_empty": 327,
-    "lost_region_counts_as_finished": 353,
+    "lost_region_counts_as_finished": 735,
     "lost_region_keeps_its_snapshots": 353,
     "lost_reply_loses_the_epoch": 355,
     "missing_manifest_is_not_missed": 43,
