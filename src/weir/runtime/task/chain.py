@@ -1,7 +1,7 @@
 """A chain of operators that run as one: each hands its batches straight to the next.
 
 Comes in: batches for the first operator. Goes out: batches of the last one, through
-`emit`. What time and the end set off is done in pieces: while some are left the chain is *busy*,
+`emit`. What time, the end and rows set off is done in pieces: while some are left the chain is *busy*,
 and wants nothing but to go on. Counts rows and bytes per operator; never touches channels or snapshots.
 """
 

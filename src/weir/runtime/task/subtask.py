@@ -29,7 +29,7 @@ from weir.snapshot.elements import Barrier, EndOfInput, StreamIdle, Watermark
 from weir.snapshot.watermarks import END_US
 
 COURSE_MS = 5.0
-"""How long a subtask goes on with what a watermark has set off, before it is the turn of the others in its task."""
+"""How long a subtask goes on with what time has set off, before it is the turn of the others in its task."""
 
 
 class Activity(Enum):
