@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,16 +11,22 @@ from typing import Any
 
 from tests.sim.patching import all_of, patched
 from weir.config import RocksDb, Settings
+from weir.state.aside import Errand
 from weir.state.rocks.database import Database, Memory
 
 ROCKS_BYTES_MIN = 16 << 20
 """A RocksDB has so much memory at least: it never writes a buffer out by itself. Segments have what was drawn."""
 
 
+DONE_BY_NOW = 0.3
+"""How often an errand is over when somebody looks."""
+
+
 class Disks:
     """The directories of all tasks of a world."""
 
-    def __init__(self) -> None:
+    def __init__(self, rng: random.Random) -> None:
+        self.aside = SimAside(rng)
         self._root: tempfile.TemporaryDirectory[str] | None = None
         self._tasks = 0
 
@@ -38,6 +45,28 @@ class Disks:
         if self._root is not None:
             self._root.cleanup()
             self._root = None
+
+
+class SimAside:
+    """Files are written and removed when it pleases, unless somebody waits for that."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def run(self, work: Callable[[], None]) -> Errand:
+        return _SimErrand(work, self._rng)
+
+
+class _SimErrand:
+    def __init__(self, work: Callable[[], None], rng: random.Random) -> None:
+        self._work: Callable[[], None] | None = work
+        self._rng = rng
+
+    def is_over(self, wait_s: float = 0.0) -> bool:
+        if self._work is not None and (wait_s > 0 or self._rng.random() < DONE_BY_NOW):
+            work, self._work = self._work, None
+            work()
+        return self._work is None
 
 
 def without_races() -> AbstractContextManager[None]:

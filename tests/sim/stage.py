@@ -134,6 +134,7 @@ class SimTask(Process):
             calls=lambda function, policy: SimCalls(function, clock, rng),
             chance=self.world.pause_rng.random,
             directory=self.world.disks.of_task(self.world.job.settings),
+            aside=self.world.disks.aside,
         )
         self.worker = Worker(config, ports)
         deploy(self.worker, order)

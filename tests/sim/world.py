@@ -74,7 +74,7 @@ class World:
         self.calls_rng: random.Random = after.calls_rng if after else random.Random(f"calls of {seed}")
         self.pause_rng: random.Random = after.pause_rng if after else random.Random(f"pauses of {seed}")
         self.clock = SimClock()
-        self.disks = Disks()
+        self.disks = Disks(random.Random(f"disks of {seed}"))
         self.savepoint = savepoint
         self.trace: deque[str] = deque(maxlen=400)
         self.digest: int = after.digest if after else 0

@@ -22,7 +22,8 @@ LADDER += ("connectors", "api", "bench", "cli", "testing", "__main__")
 SUBLADDERS: dict[str, tuple[str, ...]] = {
     "config": ("units checks names", "backends checkpoints restart", "settings", "job"),
     "state": (
-        "place local_disk pieces",
+        "aside local_disk pieces",
+        "place",
         "frozen",
         "values",
         "keys",
@@ -46,7 +47,7 @@ SUBLADDERS: dict[str, tuple[str, ...]] = {
         "windows",
         "joins",
     ),
-    "runtime": ("pace", "ports clock secret", "storage net", "task driver", "spark local", "job"),
+    "runtime": ("pace", "aside", "ports clock secret", "storage net", "task driver", "spark local", "job"),
     "connectors": ("base names strides", "formats", "collection console files generator dataframe", "nexmark"),
     "cli": ("failures options", "commands progress script session fsck", "bench demo jobs state", "main"),
 }

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from weir.runtime.pace import Pace
+from weir.runtime.pace import Pace, stand_back
 
 T = TypeVar("T")
 
@@ -112,10 +112,12 @@ class Mailbox:
 class ThreadBackground:
     """Runs work in at most `threads` threads; its results are handed out by the mailbox's drain."""
 
-    def __init__(self, threads: int, mailbox: Mailbox, *, share: float = 1.0) -> None:
-        """`share`: most of a processor that each thread may use while the loop is busy, as far as its work breathes."""
+    def __init__(self, threads: int, mailbox: Mailbox, *, share: float = 1.0, stands_back: bool = False) -> None:
+        """`share`: most of a processor that each thread may use while the loop is busy, as far as its work breathes.
+        `stands_back`: the loop goes first where processors are short."""
         self._threads_max = threads
         self._pace = Pace(share)
+        self._stands_back = stands_back
         self._mailbox = mailbox
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -155,6 +157,8 @@ class ThreadBackground:
         thread.start()
 
     def _loop(self) -> None:
+        if self._stands_back:
+            stand_back()
         while (step := self._work.get()) is not None:
             if not self._closed:
                 step()

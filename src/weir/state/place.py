@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from weir.config import Heap, StateBackend
+from weir.state.aside import Aside, AtOnce
 
 
 def wall_clock_ms() -> int:
@@ -30,6 +31,8 @@ class StatePlace:
     """How many keyed operators share the task's memory budget."""
     now_ms: Callable[[], int] = wall_clock_ms
     """Processing time, for states that expire."""
+    aside: Aside = field(default_factory=AtOnce)
+    """Where local files are written and removed."""
 
     def shared_by(self, parts: int) -> StatePlace:
         """The same for each of several parts of an operator, which share its memory."""

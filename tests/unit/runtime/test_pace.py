@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from weir.runtime.pace import BREATH_MAX_S, BUSY_LOOK_S, SPELL_SHARE, UNPACED_S, Pace
+from weir.runtime.pace import BREATH_MAX_S, BUSY_LOOK_S, NICENESS, SPELL_SHARE, UNPACED_S, Pace, stand_back
 
 SHARE = 0.1
 PIECE_S = 0.002
@@ -112,3 +114,19 @@ def test_threads_that_keep_the_same_pace_do_not_hold_each_other() -> None:
             world.work(PIECE_S)
             other.submit(world.work, PIECE_S).result()
     assert world.sleeps == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have a priority of their own on Linux only")
+def test_a_thread_that_stands_back_leaves_the_others_as_they_are() -> None:
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def standing_back() -> tuple[int, int]:
+        before = niceness()
+        stand_back()
+        return before, niceness()
+
+    own = niceness()
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(standing_back).result() == (own, NICENESS)
+    assert niceness() == own

@@ -329,7 +329,7 @@ class WindowAggregateOperator(PiecewiseOperator):
                     slots = chosen.slots([pa.array(rows.order), pa.array(rows.times)])
                     rows = rows.take(np.flatnonzero(slots < count))
                 self._emit_rows(rows, out)
-                self._kept.relax()
+                yield from self._kept.relaxing()
                 yield
         return None
 

@@ -221,6 +221,7 @@ class RowBuffer:
             self.settle()
         elif self._sealed:
             self._adopt(wait=False)
+            self.store.relax()
 
     def _take_head(self) -> list[_Fresh]:
         head, self._head, self._head_rows, self._head_bytes = self._head, [], 0, 0

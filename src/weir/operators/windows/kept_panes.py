@@ -28,8 +28,9 @@ from weir.state.columns.segments.shelf import ShelfBudget
 from weir.state.columns.segments.store import SegmentStore
 from weir.state.frozen import FrozenState, RestoredState
 from weir.state.keys.xxhash64 import Ints, Words
+from weir.state.pieces import Pieces
 
-HEAD_SLOTS_MAX = 262_144
+HEAD_SLOTS_MAX = 131_072
 """On disk, keys in panes that are in memory at most: to sort them holds up the stream."""
 
 SHARED_ROWS_MAX = 262_144
@@ -85,8 +86,8 @@ class KeptPanes:
         self._own: set[int] = set()
         """Those of them that have a bucket of their own; what they had before is in one that is shared."""
 
-    def _new_head(self) -> PaneStore:
-        return PaneStore(self._layout, self._context, self._step_us)
+    def _new_head(self, room: int = 0) -> PaneStore:
+        return PaneStore(self._layout, self._context, self._step_us, room=room)
 
     @property
     def panes(self) -> Ints:
@@ -103,6 +104,7 @@ class KeptPanes:
             self._seal()
             yield from self._store.making()
             self._adopt(wait=True)
+            yield from self._store.relaxing()
         return None
 
     def _is_full(self) -> bool:
@@ -153,9 +155,9 @@ class KeptPanes:
         """The final values of rows."""
         return self._partials.values(batch)
 
-    def relax(self) -> None:
-        """Nobody looks at rows just now: give memory back."""
-        self._store.relax()
+    def relaxing(self) -> Pieces:
+        """Nobody looks at rows just now: give memory back, in pieces."""
+        yield from self._store.relaxing()
 
     def _adopt(self, *, wait: bool = False) -> None:
         """Go over to the segments of heads that were sealed, where they are made."""
@@ -200,7 +202,7 @@ class KeptPanes:
     def _seal(self) -> None:
         if not self.head.groups:
             return
-        head, self.head = self.head, self._new_head()
+        head, self.head = self.head, self._new_head(self.head.slots_of_largest)
         self._own.update(group.only_us for group in head.groups if group.only_us is not None)
         panes = head.panes
         self._own.update(panes[self._have_no_room(panes)].tolist())

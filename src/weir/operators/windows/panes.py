@@ -34,12 +34,21 @@ class PaneGroup:
     """The accumulators of one pane, or of many. A slot is one key in one pane."""
 
     def __init__(
-        self, layout: AggregateLayout, context: OperatorContext, *, step_us: int, only_us: int | None = None
+        self,
+        layout: AggregateLayout,
+        context: OperatorContext,
+        *,
+        step_us: int,
+        only_us: int | None = None,
+        room: int = 0,
     ) -> None:
-        """`only_us`: its one pane; None: it is shared."""
+        """`only_us`: its one pane; None: it is shared. `room`: for so many slots, which takes no memory until it is
+        used."""
         self._step_us = step_us
         self.only_us = only_us
         self.accumulators = Accumulators(layout, context)
+        if room:
+            self.accumulators.make_room(room)
         self._index = KeyIndex(layout.key_schema)
         self._pairs = KeyIndex(pa.schema([("pair", pa.int64())]))
         """Of a shared group: slots of pane and key."""
@@ -127,12 +136,14 @@ class PaneGroup:
 class PaneStore:
     """The panes of one subtask."""
 
-    def __init__(self, layout: AggregateLayout, context: OperatorContext, step_us: int) -> None:
-        """`step_us`: panes are multiples of this apart."""
+    def __init__(self, layout: AggregateLayout, context: OperatorContext, step_us: int, *, room: int = 0) -> None:
+        """`step_us`: panes are multiples of this apart. `room`: for so many slots of the first large pane: to grow to
+        them would hold up the stream."""
         self._layout = layout
         self._context = context
         self._step_us = step_us
         self._width = len(layout.keys)
+        self._room = room
         self.clear()
 
     def clear(self) -> None:
@@ -199,6 +210,11 @@ class PaneStore:
                 self._move(group, group.panes, self._new_group())
 
     @property
+    def slots_of_largest(self) -> int:
+        """In the pane that has most of them, among the large ones."""
+        return max((len(group) for group in self.groups if group.only_us is not None), default=0)
+
+    @property
     def size_bytes(self) -> int:
         """What all panes take in memory, about."""
         return sum(group.size_bytes for group in self.groups)
@@ -236,7 +252,10 @@ class PaneStore:
         return group
 
     def _new_group(self, only_us: int | None = None) -> PaneGroup:
-        group = PaneGroup(self._layout, self._context, step_us=self._step_us, only_us=only_us)
+        room = 0
+        if only_us is not None:
+            room, self._room = self._room, 0
+        group = PaneGroup(self._layout, self._context, step_us=self._step_us, only_us=only_us, room=room)
         self.groups.append(group)
         return group
 

@@ -19,6 +19,7 @@ from weir.config import Mode, Settings
 from weir.errors import JobError, TaskLost, WeirError
 from weir.graph.plan import Plan
 from weir.ids import AttemptId, Lineage, TaskIndex
+from weir.runtime.aside import ThreadAside
 from weir.runtime.clock import Mailbox, SystemClock, ThreadBackground
 from weir.runtime.net.control import ControlClient, RemoteStorage
 from weir.runtime.net.exchange import TaskTransport
@@ -91,8 +92,9 @@ class _Task:
         self._directory: TaskDirectory | None = None
         self._opener = opener_of(spec.settings)
         self._background = ThreadBackground(
-            spec.settings.snapshot_threads, self._mailbox, share=spec.settings.snapshot_share
+            spec.settings.snapshot_threads, self._mailbox, share=spec.settings.snapshot_share, stands_back=True
         )
+        self._aside = ThreadAside()
         self._transport = TaskTransport(
             spec.plan,
             task,
@@ -156,6 +158,7 @@ class _Task:
             copies,
             None if self._directory is None else self._directory.path,
             lambda function, policy: ThreadedCalls(function, policy, wake=self._mailbox.wake),
+            aside=self._aside,
         )
         self._worker = Worker(config, ports)
         deploy(self._worker, order)
@@ -250,6 +253,7 @@ class _Task:
     def _close(self) -> None:
         # In the order in which they use each other; each is tried, whatever the others do.
         _quietly(self._background.close)
+        _quietly(self._aside.close)
         if self._worker is not None:
             _quietly(self._worker.close)
         _quietly(self._transport.close)

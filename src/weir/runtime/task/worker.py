@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -60,6 +60,7 @@ from weir.snapshot.messages import (
     TriggerCheckpoint,
 )
 from weir.snapshot.parts import NOT_READ, Json
+from weir.state.aside import Aside, AtOnce
 from weir.state.place import StatePlace
 
 
@@ -81,6 +82,8 @@ class WorkerPorts:
     """Makes calls of users' async functions; None: nobody does."""
     chance: Chance = random.random
     """Spreads what would otherwise happen in many tasks at once."""
+    aside: Aside = field(default_factory=AtOnce)
+    """Writes and removes local files while the loop goes on."""
 
 
 @dataclass(frozen=True)
@@ -337,13 +340,14 @@ class _Builder:
             return None
         context = self._context(operator)
         writer, found = operator.spec.writer(), self._restored(context)
+        send, attempt = self._ports.control.send, self._config.attempt
         sink = SinkEnd(
             context,
             writer,
             background=self._ports.background,
             clock=self._ports.clock,
             chance=self._ports.chance,
-            report=self._report_committed,
+            report=lambda checkpoint: send(EpochsCommitted(attempt, checkpoint, self._subtask)),
             retries_max=self._config.settings.commit_retries_max,
             backoff=Backoff.for_commits(self._config.settings),
             kept=kept_by_end(writer, operator.spec.writer_class, context, found),
@@ -351,9 +355,6 @@ class _Builder:
         self._opened.append(sink.close)
         sink.open(found, self._beginning.checkpoint)
         return sink
-
-    def _report_committed(self, checkpoint: CheckpointId) -> None:
-        self._ports.control.send(EpochsCommitted(self._config.attempt, checkpoint, self._subtask))
 
     def _link(self, operator: PlannedOperator, gate: Gate) -> Link:
         assert isinstance(operator.spec, OperatorSpec)
@@ -384,6 +385,7 @@ class _Builder:
                 directory=self._directory(operator.uid),
                 tables_per_task=self._config.plan.stateful_per_task,
                 now_ms=self._ports.clock.wall_ms,
+                aside=self._ports.aside,
             ),
             calls=self._ports.calls,
             settings=self._config.settings,
@@ -391,9 +393,8 @@ class _Builder:
         )
 
     def _directory(self, uid: Uid) -> str | None:
-        if self._ports.directory is None:
-            return None
-        return f"{self._ports.directory}/{quote(uid, safe='')}-{self._subtask.index}"
+        below = self._ports.directory
+        return None if below is None else f"{below}/{quote(uid, safe='')}-{self._subtask.index}"
 
     def _restored(self, context: OperatorContext) -> Restored | None:
         return self._beginning.restored(context, self._ports.storage, self._ports.copies)

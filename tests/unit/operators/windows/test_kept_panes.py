@@ -216,7 +216,7 @@ def test_memory_on_disk_is_bounded_also_by_one_pane_that_is_larger(
     state = panes_of(one)
     assert not len(state._store)
     for _ in range(len(list(tmp_path.rglob("*.arrow")))):
-        state.relax()
+        state._store.relax()
     assert not list(tmp_path.rglob("*.arrow"))
 
 

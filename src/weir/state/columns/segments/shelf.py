@@ -2,9 +2,10 @@
 
 Comes in: sorted rows, and the place that an operator was given. Goes out: the same rows,
 whenever they are asked for. A file is mapped into memory and never changes; what was not
-looked at of late is given back, though the operating system may keep it. A file goes when
-nobody refers to its rows any more: a few at a time, since many may be left together. One
-thread keeps rows here; any may hand them in, or read them.
+looked at of late is given back, though the operating system may keep it. Files are written
+*aside*, while the stream goes on; until one is there its rows stay in memory, and count. A
+file goes when nobody refers to its rows any more: a few at a time, since many may be left
+together. One thread keeps rows here; any may hand them in, or read them.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ import os
 import shutil
 import weakref
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
 
 from weir.config import RocksDb
 from weir.errors import ConfigError, CorruptCheckpoint, LocalDiskFailed
+from weir.state.aside import Errand
 from weir.state.columns.segments.rows import SegmentLayout, SortedRows
 from weir.state.local_disk import refusal
+from weir.state.pieces import Pieces, run_through
 from weir.state.place import StatePlace
 
 HELD_SHARE = 0.4
@@ -32,8 +37,14 @@ RESIDENT_SHARE = 0.4
 """Of the memory budget, for files that were looked at of late. The rest is for marks, and what is being worked on."""
 
 
+LEAVING_SHARE = 0.75
+"""Of those rows: what is more begins to go into files, before memory is short."""
+
 WRITTEN_BYTES_MIN = 16 << 20
-"""So much is written into files at once, if there is so much."""
+"""So much is put into files together, if there is so much."""
+
+WAIT_S = 0.005
+"""So long at once the stream waits for files, where memory is short."""
 
 
 REMOVED_AT_ONCE = 4
@@ -68,8 +79,10 @@ class UselessFiles:
         self._paths.append(path)
 
     def remove_some(self, files_max: int = REMOVED_AT_ONCE) -> None:
+        """For any thread."""
         for _ in range(min(len(self._paths), files_max)):
-            with suppress(OSError):  # the task's directory is gone already
+            # Another thread may have taken the last one; the task's directory may be gone already.
+            with suppress(IndexError, OSError):
                 os.unlink(self._paths.popleft())
 
     def __del__(self) -> None:
@@ -141,9 +154,32 @@ class KeptRows:
             self._shelf.touch(self.holding)
         return self.holding.rows()
 
-    def put_into_file(self) -> None:
-        if isinstance(self.holding, _InMemory):
-            self.holding = self._shelf.filed(self.holding.rows())
+    def leave(self) -> Leaving | None:
+        """Begin to put the rows into a file; None: they are in one."""
+        if not isinstance(self.holding, _InMemory):
+            return None
+        return Leaving(self, self._shelf.writer())
+
+
+class Leaving:
+    """Rows on their way into a file. What nobody refers to any more is not written."""
+
+    def __init__(self, kept: KeptRows, write: Callable[[SortedRows], Holding]) -> None:
+        self._kept = weakref.ref(kept)
+        self._write = write
+        self._written: Holding | None = None
+        self.size_bytes = kept.holding.size_bytes
+        self.errand: Errand | None = None
+
+    def perform(self) -> None:
+        """For any thread."""
+        if (kept := self._kept()) is not None:
+            self._written = self._write(kept.holding.rows())
+
+    def arrive(self) -> None:
+        """The errand is over: for the thread that keeps the rows."""
+        if (kept := self._kept()) is not None and self._written is not None:
+            kept.holding = self._written
 
 
 class Shelf:
@@ -183,18 +219,21 @@ class Shelf:
     def touch(self, file: _InFile) -> None:
         self._budget.touch(file)
 
-    def filed(self, rows: SortedRows) -> Holding:
-        """The same rows in a file; LocalDiskFailed, with nothing left behind, when there is no room."""
+    def writer(self) -> Callable[[SortedRows], Holding]:
+        """Puts rows into a new file, in any thread; LocalDiskFailed, with nothing left behind, when there is no
+        room."""
+        return partial(self._file, self.new_path())
+
+    def _file(self, path: str, rows: SortedRows) -> Holding:
         try:
-            return self._written(rows)
+            return self._written(path, rows)
         except LocalDiskFailed:
             if not self._budget.useless:
                 raise
         self._budget.useless.remove_some(len(self._budget.useless))  # they may be what takes up the room
-        return self._written(rows)
+        return self._written(path, rows)
 
-    def _written(self, rows: SortedRows) -> Holding:
-        path = self.new_path()
+    def _written(self, path: str, rows: SortedRows) -> Holding:
         try:
             with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, self._layout.file_schema) as writer:
                 writer.write_batch(self._layout.file_batch(rows))
@@ -214,8 +253,13 @@ class ShelfBudget:
         self._files = 0
         self._touches = 0
         self.useless = UselessFiles()
+        self._aside = place.aside
+        self._removal: Errand | None = None
         self._held: weakref.WeakSet[KeptRows] = weakref.WeakSet()
         self._held_bytes = 0
+        self._leaving: deque[Leaving] = deque()
+        """Of those: the first to be written first."""
+        self._leaving_bytes = 0
         self._resident: weakref.WeakSet[_InFile] = weakref.WeakSet()
         self._resident_bytes = 0
         """Neither falls when rows go: both are counted anew when they seem to be too many."""
@@ -234,7 +278,7 @@ class ShelfBudget:
         self._resident_bytes_max = int(budget_bytes * RESIDENT_SHARE)
 
     def new_path(self, name: str) -> str:
-        self.useless.remove_some()
+        self._remove_useless()
         self._files += 1
         return os.path.join(self.directory or "", f"{name}-{self._files}.arrow")
 
@@ -255,29 +299,52 @@ class ShelfBudget:
                 self._give_back()
 
     def settle(self) -> None:
-        """Nobody works with rows now: put some into files, and give pages back, where it is too much."""
+        """Nobody works with rows now: put some into files where they are too many."""
+        run_through(self.settling())
+
+    def settling(self) -> Pieces:
+        """The same, in pieces. Waits for files only where more is held than may be."""
         if self.directory is None:
             return
-        self.useless.remove_some()
-        if self._held_bytes > self.held_bytes_max:
-            self._put_into_files()
+        self._remove_useless()
+        self._arrive()
+        if self._held_bytes - self._leaving_bytes > LEAVING_SHARE * self.held_bytes_max:
+            self._held_bytes = self._leaving_bytes + sum(kept.holding.size_bytes for kept in self._held)
+            yield from self._putting_into_files()
+        while self._leaving and self._held_bytes > self.held_bytes_max:
+            self._arrive(WAIT_S)
+            yield
 
-    def _put_into_files(self) -> None:
+    def _putting_into_files(self) -> Pieces:
         """The largest first, down to half of what may be held, but not much more at once than must be: small rows are
         merged soon."""
-        held = sorted(self._held, key=lambda kept: -kept.holding.size_bytes)
-        left_bytes = sum(kept.holding.size_bytes for kept in held)
-        if left_bytes > self.held_bytes_max:
-            written_bytes = 0
-            for kept in held:
-                enough = left_bytes <= self.held_bytes_max and written_bytes >= WRITTEN_BYTES_MIN
-                if enough or 2 * left_bytes <= self.held_bytes_max:
-                    break
-                left_bytes -= kept.holding.size_bytes
-                written_bytes += kept.holding.size_bytes
-                kept.put_into_file()
-                self._held.discard(kept)
-        self._held_bytes = left_bytes
+        begun_bytes = 0
+        for kept in sorted(self._held, key=lambda kept: -kept.holding.size_bytes):
+            staying_bytes = self._held_bytes - self._leaving_bytes
+            enough = begun_bytes >= WRITTEN_BYTES_MIN and staying_bytes <= LEAVING_SHARE * self.held_bytes_max
+            if enough or 2 * staying_bytes <= self.held_bytes_max:
+                break
+            self._held.discard(kept)
+            if (leaving := kept.leave()) is not None:
+                begun_bytes += leaving.size_bytes
+                self._leaving_bytes += leaving.size_bytes
+                self._leaving.append(leaving)
+                leaving.errand = self._aside.run(leaving.perform)
+            self._arrive()
+            yield
+
+    def _arrive(self, wait_s: float = 0.0) -> None:
+        """Take over the files that are there; `wait_s`: wait so long for the first."""
+        while self._leaving and (errand := self._leaving[0].errand) is not None and errand.is_over(wait_s):
+            leaving = self._leaving.popleft()
+            leaving.arrive()
+            self._leaving_bytes -= leaving.size_bytes
+            self._held_bytes -= leaving.size_bytes
+            wait_s = 0.0
+
+    def _remove_useless(self) -> None:
+        if self.useless and (self._removal is None or self._removal.is_over()):
+            self._removal = self._aside.run(self.useless.remove_some)
 
     def _give_back(self) -> None:
         """Those that were not looked at for longest, down to half of what may be resident; but the one that is being

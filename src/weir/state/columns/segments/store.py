@@ -118,7 +118,8 @@ class SegmentStore:
 
     def adopt(self, *, wait: bool = False, lots: int | None = None) -> Sequence[Lot]:
         """Keep the segments of lots that are made, in the order of sealing; `wait`: of all, made here if need be.
-        `lots`: of so many exactly. What the lots returned were made of need not be searched any more."""
+        `lots`: of so many exactly. What the lots returned were made of need not be searched any more. Writes nothing:
+        whoever adopts settles as soon as nobody works with rows."""
         if lots is not None:
             adopted = self._lots[:lots]
         else:
@@ -136,7 +137,6 @@ class SegmentStore:
             for bucket_us in {run[0].bucket_us for run in runs}:
                 left -= self._merge_tail(bucket_us, at_once_max=left)
             self._owed_rows += STEP_RATIO * max(self._behind, 1) * sum(len(segment) for run in runs for segment in run)
-            self._budget.settle()
         return adopted
 
     def tend(self, rows: int) -> None:
@@ -156,7 +156,7 @@ class SegmentStore:
             step = min(max(self._owed_rows, TENDED_ROWS), ratio * rows + TENDED_ROWS)
             self._owed_rows = max(self._owed_rows - step, 0)
             yield from self.working(step)
-            self._budget.settle()
+        yield from self.relaxing()
 
     def making(self) -> Pieces:
         """Make the segments of all lots, in pieces; `adopt` is quick behind that."""
@@ -173,7 +173,7 @@ class SegmentStore:
             self._merge_tail(bucket_us)
         if self._merges:
             yield from self.working(STEP_ROWS + STEP_RATIO * self._behind * sum(map(len, segments)))
-        self._budget.settle()
+        yield from self.relaxing()
 
     @property
     def _behind(self) -> int:
@@ -181,8 +181,12 @@ class SegmentStore:
         return max(map(len, self._merges.values()), default=0)
 
     def relax(self) -> None:
-        """Nobody works with rows just now: put some into files, and give memory back, where it is too much."""
-        self._budget.settle()
+        """Nobody works with rows just now: put some into files, where they are too many for the memory."""
+        run_through(self.relaxing())
+
+    def relaxing(self) -> Pieces:
+        """The same, in pieces."""
+        yield from self._budget.settling()
 
     def work(self, rows: int) -> None:
         """Go on with merges that are under way, by about so many rows."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +31,10 @@ def filed(shelf: Shelf, number: int) -> KeptRows:
     order = np.arange(ROWS, dtype=np.uint64)
     batch = pa.RecordBatch.from_arrays([pa.array(np.full(ROWS, number))], schema=COLUMNS)
     kept = shelf.keep(SortedRows(order, np.zeros(ROWS, np.int64), batch))
-    kept.put_into_file()
+    leaving = kept.leave()
+    assert leaving is not None
+    leaving.perform()
+    leaving.arrive()
     return kept
 
 
@@ -91,3 +96,118 @@ def test_files_that_nobody_needs_go_before_a_disk_counts_as_full(
     kept.append(filed(shelf, 21))
     assert kept[-1].rows().batch.column(0).to_numpy()[0] == 21
     assert len(list(tmp_path.rglob("*.arrow"))) == 6
+
+
+class LaterAside:
+    """Does an errand when it is told to, or when somebody waits."""
+
+    def __init__(self) -> None:
+        self.errands: list[LaterErrand] = []
+        self.waits = 0
+
+    def run(self, work: Callable[[], None]) -> LaterErrand:
+        self.errands.append(LaterErrand(self, work))
+        return self.errands[-1]
+
+    def do_all(self) -> None:
+        for errand in self.errands:
+            errand.do()
+
+
+class LaterErrand:
+    def __init__(self, aside: LaterAside, work: Callable[[], None]) -> None:
+        self.aside = aside
+        self.work: Callable[[], None] | None = work
+
+    def do(self) -> None:
+        if self.work is not None:
+            work, self.work = self.work, None
+            work()
+
+    def is_over(self, wait_s: float = 0.0) -> bool:
+        if wait_s and self.work is not None:
+            self.aside.waits += 1
+            self.do()
+        return self.work is None
+
+
+def later_shelf(directory: Path, memory: str) -> tuple[LaterAside, ShelfBudget, Shelf]:
+    aside = LaterAside()
+    budget = ShelfBudget(replace(on_disk(str(directory), memory=memory), aside=aside))
+    return aside, budget, Shelf(budget, SegmentLayout(COLUMNS, STORED, max_parallelism=128, by_time=False), "state")
+
+
+def held(shelf: Shelf, number: int) -> KeptRows:
+    order = np.arange(ROWS, dtype=np.uint64)
+    batch = pa.RecordBatch.from_arrays([pa.array(np.full(ROWS, number))], schema=COLUMNS)
+    return shelf.keep(SortedRows(order, np.zeros(ROWS, np.int64), batch))
+
+
+def in_memory(kept: list[KeptRows]) -> int:
+    return sum(one.holding.path is None for one in kept)
+
+
+def test_the_stream_goes_on_while_files_are_written_until_memory_is_short(tmp_path: Path) -> None:
+    aside, budget, shelf = later_shelf(tmp_path, "2MB")  # 0.8 MB may be held, 98 kB each
+    kept = []
+    for number in range(8):
+        kept.append(held(shelf, number))
+        budget.settle()
+    assert aside.errands and not aside.waits and in_memory(kept) == 8
+    kept.append(held(shelf, 8))
+    budget.settle()
+    assert aside.waits == 1 and in_memory(kept) == 8, "no longer than until memory suffices"
+    aside.do_all()
+    budget.settle()
+    assert in_memory(kept) < 8
+    assert [one.rows().batch.column(0).to_numpy()[-1] for one in kept] == list(range(9))
+
+
+def test_memory_is_bounded_however_slow_the_disk_is(tmp_path: Path) -> None:
+    _, budget, shelf = later_shelf(tmp_path, "2MB")
+    kept, most = [], 0
+    for number in range(60):
+        kept.append(held(shelf, number))
+        budget.settle()
+        most = max(most, in_memory(kept))
+    assert most * kept[0].rows().size_bytes <= 0.4 * 2_000_000
+    assert [one.rows().batch.column(0).to_numpy()[-1] for one in kept] == list(range(60))
+
+
+def test_rows_that_nobody_refers_to_any_more_are_not_written(tmp_path: Path) -> None:
+    aside, budget, shelf = later_shelf(tmp_path, "2MB")
+    kept = [held(shelf, number) for number in range(8)]
+    budget.settle()
+    assert aside.errands
+    del kept
+    gc.collect()
+    aside.do_all()
+    budget.settle()
+    assert not list(tmp_path.rglob("*.arrow"))
+
+
+def test_a_file_that_arrives_behind_its_rows_end_is_removed(tmp_path: Path) -> None:
+    aside, budget, shelf = later_shelf(tmp_path, "2MB")
+    kept = [held(shelf, number) for number in range(8)]
+    budget.settle()
+    aside.do_all()
+    assert list(tmp_path.rglob("*.arrow"))
+    del kept
+    gc.collect()
+    for _ in range(20):
+        budget.settle()
+        aside.do_all()
+    assert not list(tmp_path.rglob("*.arrow"))
+
+
+def test_a_disk_that_fails_aside_fails_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    aside, budget, shelf = later_shelf(tmp_path, "2MB")
+    kept = [held(shelf, number) for number in range(9)]
+
+    def full(path: str, mode: str) -> pa.OSFile:
+        raise OSError("[Errno 28] No space left on device")
+
+    monkeypatch.setattr(shelves.pa, "OSFile", full)
+    with pytest.raises(LocalDiskFailed, match="No space left"):
+        budget.settle()
+    assert aside.waits == 1 and in_memory(kept) == 9
