@@ -29,6 +29,12 @@ WORD_BITS = 64
 SEGMENT_BYTES_MAX = 32 << 20
 """A segment is about so large at most: no more is written to storage, or brought into memory, for a few of its rows."""
 
+RUN_ROWS_MIN = 64
+"""Rows in which so many follow each other in order, on average, are put into order as runs."""
+
+TIES_SHARE_MAX = 4
+"""Where no more than one row in so many has the order of another, those alone are put right."""
+
 Mask = npt.NDArray[np.bool_]
 
 
@@ -188,7 +194,20 @@ def places(hashes: Words, max_parallelism: int) -> Words:
 
 
 def by_order_and_time(order: Words, times: Ints) -> Ints:
-    """The same as np.lexsort((times, order)), which takes longer where runs that are sorted follow each other."""
+    """The same as np.lexsort((times, order)), which takes longer: rows of one order are few, or runs that are sorted
+    follow each other."""
+    if RUN_ROWS_MIN * np.count_nonzero(order[1:] < order[:-1]) > len(order):
+        # NumPy's fastest way does not keep the order of equals; in what has no order, it takes a sixth of the time.
+        rows = np.argsort(order)
+        ordered = order[rows]
+        ties = np.flatnonzero(ordered[1:] == ordered[:-1])
+        if not len(ties):
+            return rows
+        if TIES_SHARE_MAX * len(ties) <= len(order):
+            concerned = np.union1d(ties, ties + 1)
+            some = rows[concerned]
+            rows[concerned] = some[np.lexsort((some, times[some], order[some]))]
+            return rows
     rows = np.argsort(order, kind="stable")
     ordered, timed = order[rows], times[rows]
     begins = ordered[1:] != ordered[:-1]

@@ -308,3 +308,17 @@ def test_rows_of_one_order_are_sorted_by_time_then_by_age(seed: int) -> None:
     order = dice.integers(0, 8, 60).astype(np.uint64)
     times = dice.integers(0, 5, 60)
     assert by_order_and_time(order, times).tolist() == np.lexsort((times, order)).tolist()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 100, 5_000])
+@pytest.mark.parametrize("are_runs", [False, True])
+@pytest.mark.parametrize("spread", [1, 3, 0.5, 10, 1 << 40])
+def test_rows_of_one_order_and_time_keep_their_order_however_many_there_are(
+    rows: int, are_runs: bool, spread: float
+) -> None:
+    dice = np.random.default_rng(rows)
+    order = dice.integers(0, int(spread if spread > 1 else spread * rows) + 1, rows, dtype=np.uint64)
+    if are_runs:
+        order = np.concatenate([np.sort(part) for part in np.array_split(order, 2)])
+    times = dice.integers(0, 4, rows)
+    assert by_order_and_time(order, times).tolist() == np.lexsort((times, order)).tolist()
