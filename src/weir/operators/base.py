@@ -203,6 +203,12 @@ class Operator:
     def flush(self, out: Emit) -> None:
         """Emit what was held back to merge it with later rows. Called when idle, on time-out, before each marker."""
 
+    def flushing(self, out: Emit) -> Course:
+        """The same in pieces, as far as it pays to cut it up."""
+        self.flush(out)
+        return None
+        yield  # never: it is one
+
     def end(self, out: Emit) -> None:
         """No more rows will come. May be called again after a restore: what it emits must follow from the state."""
 

@@ -126,8 +126,7 @@ class AsOfJoinOperator(PiecewiseOperator):
             due = np.flatnonzero((run.times >= before_us) & (run.times < self._watermark_us))
             for start in range(0, len(due), BATCH_ROWS_MAX):
                 rows = due[start : start + BATCH_ROWS_MAX]
-                self._emit(take_rows(run.batch, rows), run.times[rows], pieces)
-                yield
+                yield from self._emit(take_rows(run.batch, rows), run.times[rows], pieces)
         pieces.flush()
         self._left.panes.store.drop_before(self._watermark_us)
         self._versions.drop_replaced(self._watermark_us)
@@ -148,10 +147,15 @@ class AsOfJoinOperator(PiecewiseOperator):
         }
         return Frozen(Progress(self._watermark_us, self.rows_late), states)
 
-    def _emit(self, batch: pa.RecordBatch, times: Ints, pieces: Pieces) -> None:
+    def _emit(self, batch: pa.RecordBatch, times: Ints, pieces: Pieces) -> Course:
         alone = np.ones(batch.num_rows, np.bool_)
         for found in self._versions.find(batch, self._layout.left, times):
+            yield
+            if found is None:
+                continue
             alone[found.rows] = False
             pieces.add(self._layout.rows(take_rows(batch, found.rows), found.versions, ()))
         if self._layout.keeps_left and alone.any():
             pieces.add(self._layout.rows(take_rows(batch, np.flatnonzero(alone)), None, ()))
+        yield
+        return None

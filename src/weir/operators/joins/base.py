@@ -25,6 +25,7 @@ from weir.state.columns.segments.shelf import ShelfBudget
 from weir.state.keys.hashing import take_rows
 from weir.state.keys.store import Mask
 from weir.state.keys.xxhash64 import Ints
+from weir.state.pieces import run_through
 
 LEFT, RIGHT = "left", "right"
 """The names of the state tables."""
@@ -85,15 +86,26 @@ class BufferedJoin(PiecewiseOperator):
             batch = take_rows(batch, np.flatnonzero(~late))
         half.add(batch)
         if half.waiting_rows >= BATCH_ROWS_MAX:
-            self.flush(out)
+            self._leave(self.flushing(out))
 
     def flush(self, out: Emit) -> None:
         """Join, or keep, what has come since the last time."""
+        run_through(self._joining(out))
+
+    def flushing(self, out: Emit) -> Course:
+        yield from self._joining(out)
+        if (left := self.tending()) is not None:
+            yield from left
+        return None
+
+    def _joining(self, out: Emit) -> Course:
         self._catch_up()
         if self._left.waiting_rows or self._right.waiting_rows:
             new_left, new_right = self._left.take(), self._right.take()
-            self._take(new_left, new_right, out)
+            yield
+            yield from self._take(new_left, new_right, out)
             self._leave(self._merging(new_left, new_right))
+        return None
 
     def _merging(self, new_left: Sequence[Segment], new_right: Sequence[Segment]) -> Course:
         yield from self._left.panes.store.merging(new_left)
@@ -111,7 +123,7 @@ class BufferedJoin(PiecewiseOperator):
         """Which rows come too late; None: none does."""
         return times < self._watermark_us if int(times.min()) < self._watermark_us else None
 
-    def _take(self, new_left: Sequence[Segment], new_right: Sequence[Segment], out: Emit) -> None:
+    def _take(self, new_left: Sequence[Segment], new_right: Sequence[Segment], out: Emit) -> Course:
         """Add new rows to the panes."""
         raise NotImplementedError(type(self).__name__)
 

@@ -116,7 +116,7 @@ class IntervalJoinOperator(BufferedJoin):
         self._held_back_us = max([0, *(half.partners.upper_us for half in self._sides if half.keeps)])
 
     def advance(self, time_us: int, out: Emit) -> Course:
-        self.flush(out)
+        yield from self.flushing(out)
         self._watermark_us = max(self._watermark_us, time_us)
         for half in self._sides:
             cut_us = half.cut_us(self._watermark_us)
@@ -125,20 +125,22 @@ class IntervalJoinOperator(BufferedJoin):
             half.panes.store.drop_before(cut_us)
         return time_us if time_us in (NEVER_US, END_US) else time_us - self._held_back_us
 
-    def _take(self, new_left: Sequence[Segment], new_right: Sequence[Segment], out: Emit) -> None:
+    def _take(self, new_left: Sequence[Segment], new_right: Sequence[Segment], out: Emit) -> Course:
         left, right = self._sides
         pieces = Pieces(out)
         # Each new row meets the old ones of the other side, and new ones meet once.
         right.panes.store.add(new_right)
-        self._join(left, new_left, right, pieces)
-        self._join(right, new_right, left, pieces)
+        yield from self._join(left, new_left, right, pieces)
+        yield from self._join(right, new_right, left, pieces)
         left.panes.store.add(new_left)
         pieces.flush()
+        return None
 
-    def _join(self, half: _IntervalHalf, new: Sequence[Segment], other: _IntervalHalf, pieces: Pieces) -> None:
+    def _join(self, half: _IntervalHalf, new: Sequence[Segment], other: _IntervalHalf, pieces: Pieces) -> Course:
         for segment in new:
             first_us, last_us = segment.first_us + half.partners.lower_us, segment.last_us + half.partners.upper_us
-            for partner in other.panes.store.between(first_us, last_us):
+            for partner in list(other.panes.store.between(first_us, last_us)):
+                yield
                 found = matches(segment, half.panes.side, partner, other.panes.layout, within=half.partners)
                 for pairs in found:
                     half.settle(segment, pairs.rows)
@@ -146,6 +148,7 @@ class IntervalJoinOperator(BufferedJoin):
                     times = np.maximum(segment.times[pairs.rows], partner.times[pairs.partners])
                     left, right = (pairs.batch, pairs.other) if half.is_left else (pairs.other, pairs.batch)
                     pieces.add(self._layout.rows(left, right, [self._time_array(times)]))
+        return None
 
     def _emit_alone(self, half: _IntervalHalf, cut_us: int, out: Emit) -> Course:
         """Rows that have found no partner, and find none any more."""

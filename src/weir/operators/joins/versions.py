@@ -88,8 +88,9 @@ class Versions:
             ALL_TIME, lambda run: (run.first_us + run.last_us) // 2 > run.made_us and run.last_us <= watermark_us
         )
 
-    def find(self, batch: pa.RecordBatch, side: JoinSide, times: Ints) -> Iterator[Found]:
-        """The newest version, at or before its time, of each row's key; rows without one are in none of the answers."""
+    def find(self, batch: pa.RecordBatch, side: JoinSide, times: Ints) -> Iterator[Found | None]:
+        """The newest version, at or before its time, of each row's key; rows without one are in none of the answers.
+        None stands between pieces of the work."""
         order = places(side.hashes(batch), self._max_parallelism)
         by_order = np.argsort(order)
         order = order[by_order]
@@ -109,6 +110,7 @@ class Versions:
             better = np.flatnonzero(found_us >= best_us[rows])
             rows, found = rows[better], found[better]
             best_us[rows], chosen[rows], positions[rows] = found_us[better], number, found
+            yield None
         for number, segment in enumerate(segments):
             rows = np.flatnonzero(chosen == number)
             if len(rows):

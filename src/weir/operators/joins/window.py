@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from weir.operators.base import Course, Emit, OperatorSpec, run_through
+from weir.operators.base import Course, Emit, OperatorSpec
 from weir.operators.joins.base import LEFT, RIGHT, BufferedJoin, Half, Late, late_sides
 from weir.operators.joins.output import JoinLayout, Pieces
 from weir.operators.joins.panes import RunPanes, rows_verdict
@@ -95,16 +95,17 @@ class WindowedJoin(BufferedJoin):
         panes = self._windows.panes(times)
         return np.isin(panes, [pane for pane in np.unique(panes).tolist() if self._is_over(pane)])
 
-    def _take(self, new_left: Sequence[Segment], new_right: Sequence[Segment], out: Emit) -> None:
+    def _take(self, new_left: Sequence[Segment], new_right: Sequence[Segment], out: Emit) -> Course:
         self._left.panes.store.add(new_left)
         self._right.panes.store.add(new_right)
         if not self._lateness_us:
-            return
+            return None
         new = [*new_left, *new_right]
         windows = {window for pane_us in {run.bucket_us for run in new} for window in self._windows.windows(pane_us)}
         for window in sorted(windows):
             if window[1] <= self._watermark_us < window[1] + self._lateness_us:
-                run_through(self._fire(window, *self._runs(window), out, new=new))
+                yield from self._fire(window, *self._runs(window), out, new=new)
+        return None
 
     def _is_over(self, pane_us: int) -> bool:
         return self._windows.last_end(pane_us) + self._lateness_us <= self._watermark_us

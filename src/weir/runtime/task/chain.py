@@ -16,6 +16,7 @@ import pyarrow as pa
 from weir.errors import ProtocolViolation
 from weir.ids import Uid
 from weir.operators.base import Course, Emit, Operator, PiecewiseOperator, WaitingOperator
+from weir.state.pieces import run_through
 
 
 @dataclass
@@ -124,10 +125,10 @@ class Chain:
         return self._begin(self._advancing(time_us, behind))
 
     def _advancing(self, time_us: int, behind: int) -> Course:
-        self.flush()
+        yield from self._flushing()
         for link in self.links[behind + 1 :]:
             # What the one before has emitted for this watermark goes on before the watermark does.
-            link.operator.flush(link.out)
+            yield from link.operator.flushing(link.out)
             self._holding = True
             passed = yield from link.operator.advance(time_us, link.out)
             if passed is None:
@@ -178,10 +179,18 @@ class Chain:
 
     def flush(self) -> None:
         """Push out what operators hold back, from the first to the last."""
+        run_through(self._flushing())
+
+    def begin_flush(self) -> None:
+        """The same in pieces, the first now."""
+        self._begin(self._flushing())
+
+    def _flushing(self) -> Course:
         if self._holding:
             self._holding = False
             for link in self.links:
-                link.operator.flush(link.out)
+                yield from link.operator.flushing(link.out)
+        return None
 
     def end(self) -> None:
         """No more rows will come."""
@@ -193,13 +202,13 @@ class Chain:
     def ending(self) -> list[Callable[[], object]]:
         """The same in steps, one for each operator: before each, nobody may be waiting."""
         ends = (self._ending(index) for index in range(len(self.links)))
-        return [self.flush, *(partial(self._begin, end) for end in ends)]
+        return [self.begin_flush, *(partial(self._begin, end) for end in ends)]
 
     def _ending(self, index: int) -> Course:
         link = self.links[index]
         yield from link.operator.ending(link.out)
         for later in self.links[index + 1 :]:
-            later.operator.flush(later.out)
+            yield from later.operator.flushing(later.out)
         return None
 
     def close(self) -> None:

@@ -36,6 +36,15 @@ from weir.snapshot.watermarks import WatermarkMerge
 FAVOURED_TURNS = 3
 """How often channels that hold event time back go before one that is ahead of them."""
 
+STEP_MS = 20.0
+"""Batches that wait are put together into one that takes about so long: the other subtasks of the task wait for it."""
+
+STEP_ROWS_MIN = 4_096
+"""To take fewer at once would cost more than it is worth."""
+
+COST_WEIGHT = 0.2
+"""Of the newest batch, in what a row is taken to cost."""
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -65,6 +74,8 @@ class InnerSubtask(Subtask):
         self._watermarks = WatermarkMerge(len(inputs.channels), inputs.timeless)
         self._alignment = inputs.alignment
         self._rows_max = inputs.rows_max
+        self._row_ms = 0.0
+        """What a row has cost lately."""
         self._bytes_max = inputs.bytes_max
         self._arrivals = Arrivals(inputs.channels)
         self._blocked = 0
@@ -124,7 +135,10 @@ class InnerSubtask(Subtask):
         if isinstance(element, pa.RecordBatch):
             self._watermarks.resumed(channel)
             self._holds_idle = False
-            self.chain.process_from(self._operator_inputs[channel], self._merged(channel, element))
+            rows = self._merged(channel, element)
+            started_ms = self._clock.now_ms()
+            self.chain.process_from(self._operator_inputs[channel], rows)
+            self._took(rows.num_rows, self._clock.now_ms() - started_ms)
             return
         if isinstance(element, Barrier):
             self._barriers[element.checkpoint] = element
@@ -157,16 +171,22 @@ class InnerSubtask(Subtask):
     def _merged(self, channel: int, first: pa.RecordBatch) -> pa.RecordBatch:
         # A slow operator finds several batches waiting and takes them as one: large batches under load, and
         # no waiting without.
-        queue = self._inputs[channel]
+        queue, rows_max = self._inputs[channel], self._rows_max
+        if self._row_ms:
+            rows_max = min(rows_max, max(STEP_ROWS_MIN, int(STEP_MS / self._row_ms)))
         batches, rows, size = [first], first.num_rows, first.nbytes
         while isinstance(following := queue.peek(), pa.RecordBatch):
             rows += following.num_rows
             size += following.nbytes
-            if rows > self._rows_max or size > self._bytes_max:
+            if rows > rows_max or size > self._bytes_max:
                 break
             batches.append(following)
             queue.pop()
         return first if len(batches) == 1 else pa.concat_batches(batches)
+
+    def _took(self, rows: int, took_ms: float) -> None:
+        if rows >= STEP_ROWS_MIN:
+            self._row_ms += COST_WEIGHT * (took_ms / rows - self._row_ms)
 
     def _align(self, event: AlignmentEvent) -> None:
         for effect in self._alignment.handle(event):

@@ -213,7 +213,8 @@ class Subtask(ABC):
 
     def _flush(self, now_ms: float) -> None:
         self._flushed_ms = now_ms
-        self.chain.flush()
+        self.chain.begin_flush()
+        self._follow(None)
 
     def _snapshot(self, barrier: Barrier, source: dict[Uid, Frozen] | None = None) -> None:
         if self.chain.is_busy:

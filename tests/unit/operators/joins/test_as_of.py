@@ -85,7 +85,7 @@ def opened_versions() -> Versions:
 def found_in(versions: Versions, keys: list[str], times: list[int]) -> list[int | None]:
     asked = versions_of([(key, 0, time) for key, time in zip(keys, times, strict=True)])
     answers: list[int | None] = [None] * len(keys)
-    for found in versions.find(asked, SIDE, np.array(times)):
+    for found in filter(None, versions.find(asked, SIDE, np.array(times))):
         for row, rate in zip(found.rows.tolist(), found.versions.column("rate").to_pylist(), strict=True):
             answers[row] = rate
     return answers

@@ -6,7 +6,7 @@ is so far behind its last row that none can follow. Then it is gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,13 +23,14 @@ from weir.operators.windows.definition import shown
 from weir.operators.windows.sessions.heads import Asked
 from weir.operators.windows.sessions.partial import SessionSpec
 from weir.operators.windows.sessions.pieces import FIRST, LAST, PieceLayout, SessionPieces, gap_of, stored_schema
-from weir.operators.windows.sessions.runs import SessionRuns, Step
+from weir.operators.windows.sessions.runs import Sealing, SessionRuns, Step
 from weir.operators.windows.sessions.store import SessionStore
 from weir.snapshot.parts import Progress
 from weir.snapshot.watermarks import NEVER_US
 from weir.state.columns.segments.shelf import ShelfBudget
 from weir.state.frozen import KEY_GROUP_COLUMN
 from weir.state.keys.xxhash64 import Ints
+from weir.state.pieces import run_through
 
 STATE = "sessions"
 """The name of the state table."""
@@ -167,7 +168,7 @@ class SessionAggregateOperator(PiecewiseOperator):
         if not self._changed:
             return
         changed, self._changed = self._store.still_alive(np.concatenate(self._changed)), []
-        changed = self._whole(changed, self._ended_us(0))
+        changed = run_through(self._whole(changed, self._ended_us(0)))
         for slots in in_batches(changed[self._store.lasts(changed) <= self._ended_us(0)]):
             self._emit(slots, out)
 
@@ -191,9 +192,12 @@ class SessionAggregateOperator(PiecewiseOperator):
     def _end_sessions(self, before_us: int, ended_us: int, out: Emit) -> Course:
         """Emit the sessions that end in between."""
         for step in self._steps(before_us, ended_us):
-            self._put_back(step.pieces)
-            self._whole(self._due(step), step.until_us)
             yield
+            if step is None:
+                continue
+            self._put_back(step.pieces)
+            yield
+            yield from self._whole(self._due(step), step.until_us)
             due = self._due(step)
             for slots in in_batches(due[np.argsort(self._store.lasts(due), kind="stable")]):
                 self._emit(slots, out)
@@ -206,16 +210,20 @@ class SessionAggregateOperator(PiecewiseOperator):
     def _forget_sessions(self, gone_us: int) -> Course:
         """Forget sessions that late rows can no longer change."""
         for step in self._steps(NEVER_US, gone_us):
+            yield
+            if step is None:
+                continue
             self._put_back(step.pieces)
-            self._whole(self._due(step), NEVER_US)
+            yield
+            yield from self._whole(self._due(step), NEVER_US)
             if len(due := self._due(step)):
                 self._store.remove(due)
                 yield
             yield from self._making_room()
         return None
 
-    def _steps(self, after_us: int, until_us: int) -> Iterator[Step]:
-        """What ends in between, a bounded part at a time as far as times differ."""
+    def _steps(self, after_us: int, until_us: int) -> Iterator[Step | None]:
+        """What ends in between, a bounded part at a time as far as times differ; with pauses."""
         for last_us in [*self._runs.cuts(self._lasts_between(after_us, until_us), after_us, until_us), until_us]:
             yield from self._runs.steps(after_us, last_us, self._seal_for_good)
             after_us = last_us
@@ -233,18 +241,19 @@ class SessionAggregateOperator(PiecewiseOperator):
         order = self._layout.order(self._store.hashes(slots))
         return slots[(order >= np.uint64(step.low)) & (order <= np.uint64(step.high))]
 
-    def _whole(self, slots: Ints, ended_us: int) -> Ints:
+    def _whole(self, slots: Ints, ended_us: int) -> Generator[None, None, Ints]:
         """Sessions with all that touches them and lies elsewhere: pieces that are over come back, and until when the
-        others go on is noted. The sessions that they, and those, have become."""
+        others go on is noted. The sessions that they, and those, have become. Looked for piece by piece."""
         become = [slots]
         while len(slots) and not self._runs.is_empty:
-            found = self._runs.touching(self._asked(slots), ended_us)
+            found = yield from self._runs.touching(self._asked(slots), ended_us)
             for rows, lasts in zip(found.rows, found.lasts, strict=True):
                 self._store.extend(slots[rows], lasts)
             if not found.pieces:
                 break
             slots = self._put_back(SessionPieces.joined(found.pieces))
             become.append(slots)
+            yield
         return slots if len(become) == 1 else self._store.still_alive(np.concatenate(become))
 
     def _asked(self, slots: Ints) -> Asked:
@@ -261,7 +270,7 @@ class SessionAggregateOperator(PiecewiseOperator):
     def _leave_out(self, batch: pa.RecordBatch, slots: Ints) -> None:
         """Remove sessions that are nothing but late rows. One that was there before is not: its end is further on."""
         store, gone_us = self._store, self._ended_us(self._spec.lateness_us)
-        become = self._whole(store.ended_by(gone_us), self._ended_us(0))
+        become = run_through(self._whole(store.ended_by(gone_us), self._ended_us(0)))
         late = store.ended_by(gone_us)
         if self._spec.late is None:
             self.rows_late += int(store.accumulators.read_of(self._spec.of.rows_at, late).to_numpy().sum())
@@ -301,6 +310,7 @@ class SessionAggregateOperator(PiecewiseOperator):
             self._seal()
             yield from self._runs.making()
             self._runs.adopt(wait=True)
+            yield from self._budget.settling()
         return None
 
     def _seal(self) -> None:
@@ -317,10 +327,13 @@ class SessionAggregateOperator(PiecewiseOperator):
         else:  # where room would count as memory that is in use
             self._store = SessionStore(self._spec.of.layout, self._context, self._spec.gap_us)
 
-    def _seal_for_good(self) -> bool:
-        """The same, and put its sessions into segments here and now; whether there were any that were not there yet."""
+    def _seal_for_good(self) -> Sealing:
+        """The same, and put its sessions into segments now; whether there were any that were not there yet."""
         self._seal()
-        return self._runs.adopt(wait=True)
+        yield from self._runs.making()
+        was_one = self._runs.adopt(wait=True)
+        yield from self._budget.settling()
+        return was_one
 
     def _take_over(self, table: pa.Table) -> None:
         if (verdict := self._spec.verdict(STATE, table.schema)) not in ("same", "evolved"):

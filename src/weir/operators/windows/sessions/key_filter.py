@@ -6,6 +6,8 @@ hundred others is said to be. Two bytes a key. NumPy only.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from weir.state.keys.store import Mask
@@ -19,10 +21,27 @@ _WORD_SHIFT = np.uint64(18)
 _SIX_BITS = np.uint64(63)
 
 
+@dataclass(frozen=True)
+class Sought:
+    """Hashes that many filters are asked for."""
+
+    places: Words
+    bits: Words
+
+    @staticmethod
+    def of(hashes: Words) -> Sought:
+        return Sought(hashes >> _WORD_SHIFT, _bits(hashes))
+
+    def slice(self, start: int, stop: int) -> Sought:
+        """Some of them, which follow each other."""
+        return Sought(self.places[start:stop], self.bits[start:stop])
+
+
 class KeyFilter:
     """Of some hashes, whose lower bits are as good as random.
 
-    >>> KeyFilter(np.array([1 << 40], np.uint64)).may_have(np.array([1 << 40, 77 << 18], np.uint64)).tolist()
+    >>> sought = Sought.of(np.array([1 << 40, 77 << 18], np.uint64))
+    >>> KeyFilter(np.array([1 << 40], np.uint64)).may_have(sought).tolist()
     [True, False]
     """
 
@@ -30,16 +49,13 @@ class KeyFilter:
         size = 1 << max(len(hashes) // _KEYS_PER_WORD, 1).bit_length()
         self._mask = np.uint64(size - 1)
         self._words = np.zeros(size, np.uint64)
-        np.bitwise_or.at(self._words, self._places(hashes), _bits(hashes))
+        own = Sought.of(hashes)
+        np.bitwise_or.at(self._words, own.places & self._mask, own.bits)
 
-    def may_have(self, hashes: Words) -> Mask:
+    def may_have(self, sought: Sought) -> Mask:
         """Whether each of these may be one of them."""
-        bits = _bits(hashes)
-        found: Mask = self._words[self._places(hashes)] & bits == bits
+        found: Mask = self._words[sought.places & self._mask] & sought.bits == sought.bits
         return found
-
-    def _places(self, hashes: Words) -> Words:
-        return (hashes >> _WORD_SHIFT) & self._mask
 
 
 def _bits(hashes: Words) -> Words:

@@ -7,14 +7,15 @@ A piece that was taken out is marked, and its bucket is gone when all of it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from weir.operators.windows.sessions.heads import Asked, RetiredHead, Touching
-from weir.operators.windows.sessions.key_filter import KeyFilter
+from weir.operators.windows.sessions.key_filter import KeyFilter, Sought
 from weir.operators.windows.sessions.pieces import PieceLayout, SessionPieces
 from weir.operators.windows.sessions.store import SessionStore, are_near, expanded
 from weir.snapshot.watermarks import END_US
@@ -37,6 +38,10 @@ _SAMPLE_ROWS = 256
 """Rows that are looked at, for each part, to tell where keys are to be cut so that parts are about equal."""
 
 _ORDER_MAX = (1 << 64) - 1
+
+
+Sealing: TypeAlias = "Generator[None, None, bool]"
+"""Heads are put into segments, in pieces; whether there was one."""
 
 
 @dataclass(frozen=True)
@@ -135,23 +140,28 @@ class SessionRuns:
 
     # --- Sessions are looked for ---
 
-    def steps(self, after_us: int, until_us: int, seal: Callable[[], bool]) -> Iterator[Step]:
+    def steps(self, after_us: int, until_us: int, seal: Callable[[], Sealing]) -> Iterator[Step | None]:
         """Take out all pieces that end in between, in the order of time, or, where too many for the memory end in one
-        bucket, in that of their keys. The steps together are all sessions that end in between. `seal`: puts all
-        heads into segments, and says whether there was one; it may also be called between two steps."""
+        bucket, in that of their keys. The steps together are all sessions that end in between; None stands between
+        pieces of the work for one. `seal`: puts all heads into segments, and says whether there was one; it may also
+        be called between two steps."""
         while (bucket_us := self._first_due(after_us, until_us)) is not None:
             last_us = min(bucket_us + self._layout.bucket_us - 1, until_us)
             parts = self._parts(bucket_us, after_us, last_us)
-            if len(parts) > 1 and seal():
+            if len(parts) > 1 and (yield from seal()):
                 continue  # else sessions of other keys could be put here, in a bucket that was passed, between parts
             heads = self._due_in_heads(after_us, last_us)
             for low, high in parts:
-                found = [*self._take_due(bucket_us, after_us, last_us, low=low, high=high), *heads]
+                found = heads
+                for segment in self._store.at(bucket_us):
+                    if len(due := _due(segment, after_us, last_us, low, high)):
+                        found = [*found, self._take(segment, due)]
+                        yield None
                 yield Step(after_us, last_us, SessionPieces.joined(found) if found else None, low, high)
                 heads = []
             after_us = last_us
             self._drop_if_taken(bucket_us)
-            self._budget.settle()
+            yield from self._budget.settling()
         heads = self._due_in_heads(after_us, until_us)
         yield Step(after_us, until_us, SessionPieces.joined(heads) if heads else None)
 
@@ -162,22 +172,26 @@ class SessionRuns:
         at = np.arange(DUE_ROWS_MAX, len(found), DUE_ROWS_MAX)
         return np.unique(np.partition(found, at)[at]).tolist() if len(at) else []
 
-    def touching(self, asked: Asked, taken_until_us: int) -> Touching:
-        """The pieces less than the gap away from sessions. Those that end by `taken_until_us` are taken out, the
-        oldest of a bucket first."""
+    def touching(self, asked: Asked, taken_until_us: int) -> Generator[None, None, Touching]:
+        """The pieces less than the gap away from sessions, looked for piece by piece. Those that end by
+        `taken_until_us` are taken out, the oldest of a bucket first."""
         found = Touching()
         order = self._layout.order(asked.hashes)
         by_order = np.argsort(order)
         order = order[by_order]
+        sought = Sought.of(order)
         earliest_us = int(asked.firsts.min()) - self._gap_us
         for segment in list(self._store.between(earliest_us + 1, END_US)):
             start = int(np.searchsorted(order, np.uint64(segment.bounds.low)))
             stop = int(np.searchsorted(order, np.uint64(segment.bounds.high), side="right"))
-            if start < stop:
-                self._touching_in(segment, asked, by_order[start:stop], order[start:stop], taken_until_us, found)
+            likely = start + np.flatnonzero(self._filter(segment).may_have(sought.slice(start, stop)))
+            if len(likely):
+                self._touching_in(segment, asked, by_order[likely], order[likely], taken_until_us, found)
+            yield
         for head in self._heads:  # which are younger
             head.touching(asked, self._gap_us, taken_until_us, found)
-        self._budget.settle()
+            yield
+        yield from self._budget.settling()
         return found
 
     # --- Snapshots ---
@@ -222,10 +236,6 @@ class SessionRuns:
         bounds = np.unique(sample[np.arange(1, parts) * len(sample) // parts]).tolist()
         return list(zip([0, *(bound + 1 for bound in bounds)], [*bounds, _ORDER_MAX], strict=True))
 
-    def _take_due(self, bucket_us: int, after_us: int, until_us: int, *, low: int, high: int) -> list[SessionPieces]:
-        due = [(segment, _due(segment, after_us, until_us, low, high)) for segment in self._store.at(bucket_us)]
-        return [self._take(segment, rows) for segment, rows in due if len(rows)]
-
     def _due_in_heads(self, after_us: int, until_us: int) -> list[SessionPieces]:
         found = (head.due(after_us, until_us) for head in self._heads)
         return [pieces for pieces in found if pieces is not None]
@@ -233,10 +243,7 @@ class SessionRuns:
     def _touching_in(
         self, segment: Segment, asked: Asked, rows: Ints, order: Words, taken_until_us: int, found: Touching
     ) -> None:
-        likely = np.flatnonzero(self._filter(segment).may_have(order))
-        if not len(likely):
-            return
-        rows, order, own = rows[likely], order[likely], segment.order
+        own = segment.order
         starts = np.searchsorted(own, order)
         counts = np.searchsorted(own, order, side="right") - starts
         which, at = expanded(starts, counts)
