@@ -47,7 +47,7 @@ SUBLADDERS: dict[str, tuple[str, ...]] = {
         "windows",
         "joins",
     ),
-    "runtime": ("pace", "aside", "ports clock secret", "storage net", "task driver", "spark local", "job"),
+    "runtime": ("pace aside", "ports clock secret", "storage net", "task driver", "spark local", "job"),
     "connectors": ("base names strides", "formats", "collection console files generator dataframe", "nexmark"),
     "cli": ("failures options", "commands progress script session fsck", "bench demo jobs state", "main"),
 }

@@ -243,8 +243,17 @@ class PiecewiseOperator(Operator):
         self._left_to_do = course
 
     def _catch_up(self) -> None:
+        run_through(self._catching_up())
+
+    def _catching_up(self) -> Course:
         if (left := self.tending()) is not None:
-            run_through(left)
+            yield from left
+        return None
+
+    def flushing(self, out: Emit) -> Course:
+        self.flush(out)
+        yield from self._catching_up()
+        return None
 
     def advance(self, time_us: int, out: Emit) -> Course:
         raise NotImplementedError(type(self).__name__)

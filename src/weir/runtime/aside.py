@@ -10,7 +10,6 @@ import queue
 import threading
 from collections.abc import Callable
 
-from weir.runtime.pace import stand_back
 from weir.state.aside import Errand
 
 CLOSE_TIMEOUT_S = 5.0
@@ -40,7 +39,6 @@ class ThreadAside:
             self._thread.join(timeout_s)
 
     def _loop(self) -> None:
-        stand_back()
         while (errand := self._errands.get()) is not None:
             if not self._is_closed:
                 errand.perform()

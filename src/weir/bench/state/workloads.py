@@ -93,6 +93,7 @@ def run_pause(options: StateOptions) -> BenchReport:
         began_s, ended_s = record.triggered_ms / 1e3, (record.triggered_ms + record.duration_ms) / 1e3
         ticks = job.ticks(last.id)
         before, during = job.rate(baseline_s, began_s), job.rate(began_s, ended_s)
+        after = job.rate(ended_s, ended_s + AFTER_S)
         spans = {"before": (baseline_s, began_s), "during": (began_s, ended_s), "after": (ended_s, ended_s + AFTER_S)}
         wrong = job.wrong()
         return _report(
@@ -110,6 +111,7 @@ def run_pause(options: StateOptions) -> BenchReport:
             machine_pause_max_during_ms=_longest_of_ms(machine.spans, spans["during"]),
             events_per_s_before=round(before),
             events_per_s_during=round(during),
+            events_per_s_after=round(after),
             ratio=round(during / before, 3) if before else 0.0,
             worker_bytes_per_entry=round(filled_bytes / options.entries),
             worker_rss_max_mb=round(memory.most_bytes / 1e6),

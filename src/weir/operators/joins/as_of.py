@@ -119,7 +119,7 @@ class AsOfJoinOperator(PiecewiseOperator):
             self._leave(self._merging(new, versions))
 
     def advance(self, time_us: int, out: Emit) -> Course:
-        self.flush(out)
+        yield from self.flushing(out)
         before_us, self._watermark_us = self._watermark_us, max(self._watermark_us, time_us)
         pieces = Pieces(out)
         for run in list(self._left.panes.store.between(before_us, self._watermark_us - 1)):

@@ -94,12 +94,11 @@ class BufferedJoin(PiecewiseOperator):
 
     def flushing(self, out: Emit) -> Course:
         yield from self._joining(out)
-        if (left := self.tending()) is not None:
-            yield from left
+        yield from self._catching_up()
         return None
 
     def _joining(self, out: Emit) -> Course:
-        self._catch_up()
+        yield from self._catching_up()
         if self._left.waiting_rows or self._right.waiting_rows:
             new_left, new_right = self._left.take(), self._right.take()
             yield

@@ -73,7 +73,7 @@ class WindowedJoin(BufferedJoin):
         """Windows that were over by then have been told of; behind a restore with less lateness some were not."""
 
     def advance(self, time_us: int, out: Emit) -> Course:
-        self.flush(out)
+        yield from self.flushing(out)
         before_us, self._watermark_us = self._watermark_us, max(self._watermark_us, time_us)
         panes = {pane_us for half in self._halves for pane_us in half.panes.store}
         due = {window for pane_us in panes for window in self._windows.windows(pane_us)}

@@ -220,7 +220,7 @@ class WindowAggregateOperator(PiecewiseOperator):
         self._leave(self._kept.tending(batch.num_rows))
 
     def advance(self, time_us: int, out: Emit) -> Course:
-        self._catch_up()
+        yield from self._catching_up()
         before_us, self._watermark_us = self._watermark_us, max(self._watermark_us, time_us)
         panes = self._kept.panes
         starts = self._windows.starts(panes)

@@ -147,7 +147,7 @@ class SessionAggregateOperator(PiecewiseOperator):
         return None
 
     def advance(self, time_us: int, out: Emit) -> Course:
-        self._catch_up()
+        yield from self._catching_up()
         self._watermark_us = max(self._watermark_us, time_us)
         ended_us = self._ended_us(0)
         self._runs.adopt()

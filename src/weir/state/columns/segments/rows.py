@@ -26,7 +26,7 @@ ORDER_COLUMN, TIME_COLUMN = "__order", "__time"
 
 WORD_BITS = 64
 
-SEGMENT_BYTES_MAX = 32 << 20
+SEGMENT_BYTES_MAX = 16 << 20
 """A segment is about so large at most: no more is written to storage, or brought into memory, for a few of its rows."""
 
 RUN_ROWS_MIN = 64
