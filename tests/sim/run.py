@@ -32,7 +32,7 @@ from weir.operators.windows import kept_panes, panes, partials, rows
 from weir.operators.windows.sessions import aggregate, pieces
 from weir.operators.windows.sessions import runs as sessions_in_segments
 from weir.operators.windows.sessions import store as sessions
-from weir.runtime.task import subtask
+from weir.runtime.task import subtask, turns
 from weir.state.columns.segments import grouping, lot, merging, store
 from weir.state.rocks import backend as rocks
 
@@ -97,6 +97,8 @@ def small_pieces(rng: random.Random) -> AbstractContextManager[None]:
         patched(subtask, "COURSE_MS", rng.choice([0.0, 5.0])),
         patched(rocks, "CONVERTED_ENTRIES_LEAST", rng.choice([1, 3])),
         patched(rocks, "CONVERTED_ENTRIES_PER_KEY", 0),
+        patched(turns, "ROW_MS_FIRST", rng.choice([0.02, 1e6])),
+        patched(turns, "TURN_ROWS_MIN", rng.choice([1, 3])),
     )
 
 

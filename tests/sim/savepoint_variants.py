@@ -72,7 +72,7 @@ def drain_drops_what_was_read() -> AbstractContextManager[None]:
 
     def work(self: SourceSubtask) -> bool:
         if self._draining and not self.finished and not self._triggers:
-            self.reader.poll(self._rows_max)
+            self.reader.poll(self._turn.rows_max)
         return original(self)
 
     return patched(SourceSubtask, "_work", work)

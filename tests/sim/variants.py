@@ -104,7 +104,7 @@ def position_after_barrier() -> AbstractContextManager[None]:
     def work(self: SourceSubtask) -> bool:
         if not self._triggers or self.finished:
             return original(self)
-        batch = self.reader.poll(self._rows_max)
+        batch = self.reader.poll(self._turn.rows_max)
         self._begin(self._triggers.popleft())
         if batch is not None:
             self.chain.process(batch)

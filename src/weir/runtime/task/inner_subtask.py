@@ -18,7 +18,7 @@ from weir.ids import CheckpointId
 from weir.runtime.ports import InChannel
 from weir.runtime.task.arrivals import Arrivals
 from weir.runtime.task.subtask import Equipment, Subtask
-from weir.runtime.task.turns import Turns
+from weir.runtime.task.turns import Turns, TurnSize
 from weir.snapshot.alignment import (
     AbortArrived,
     Alignment,
@@ -36,14 +36,8 @@ from weir.snapshot.watermarks import WatermarkMerge
 FAVOURED_TURNS = 3
 """How often channels that hold event time back go before one that is ahead of them."""
 
-STEP_MS = 20.0
-"""Batches that wait are put together into one that takes about so long: the other subtasks of the task wait for it."""
-
-STEP_ROWS_MIN = 4_096
-"""To take fewer at once would cost more than it is worth."""
-
-COST_WEIGHT = 0.2
-"""Of the newest batch, in what a row is taken to cost."""
+TURN_MS = 20.0
+"""Batches are put together, or cut, so that one takes about so long: the other subtasks of the task wait for it."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +68,9 @@ class InnerSubtask(Subtask):
         self._watermarks = WatermarkMerge(len(inputs.channels), inputs.timeless)
         self._alignment = inputs.alignment
         self._rows_max = inputs.rows_max
-        self._row_ms = 0.0
-        """What a row has cost lately."""
+        self._turn = TurnSize(inputs.rows_max, TURN_MS)
+        self._rest: tuple[int, pa.RecordBatch] | None = None
+        """Rows that were taken from a channel, and have not had their turn: before all that follows them there."""
         self._bytes_max = inputs.bytes_max
         self._arrivals = Arrivals(inputs.channels)
         self._blocked = 0
@@ -91,13 +86,17 @@ class InnerSubtask(Subtask):
 
     def abort(self, checkpoint: CheckpointId) -> None:
         super().abort(checkpoint)
-        if self.chain.is_busy:
+        if self.chain.is_busy or self._rest is not None:
             self._aborted.append(checkpoint)  # to give one up may let the snapshot of another be taken
         else:
             self._align(AbortArrived(checkpoint))
 
     def _work(self) -> bool:
-        while self._aborted:
+        if self._rest is not None and self._has_room:
+            rest, self._rest = self._rest, None
+            self._process(*rest)
+            return True
+        while self._aborted and self._rest is None:
             self._align(AbortArrived(self._aborted.popleft()))
         if self._left_to_end and self._go_on_ending():
             return True
@@ -114,6 +113,8 @@ class InnerSubtask(Subtask):
         if ready & self._arrivals.rows and not self._has_room:
             # Markers pass also where there is no room for rows: these are part of the snapshot.
             ready &= ~self._arrivals.rows
+        if self._rest is not None:
+            ready &= ~(1 << self._rest[0])
         ahead = ready & self._watermarks.ahead
         behind = ready & ~ahead
         if not ahead:
@@ -135,10 +136,7 @@ class InnerSubtask(Subtask):
         if isinstance(element, pa.RecordBatch):
             self._watermarks.resumed(channel)
             self._holds_idle = False
-            rows = self._merged(channel, element)
-            started_ms = self._clock.now_ms()
-            self.chain.process_from(self._operator_inputs[channel], rows)
-            self._took(rows.num_rows, self._clock.now_ms() - started_ms)
+            self._process(channel, self._merged(channel, element))
             return
         if isinstance(element, Barrier):
             self._barriers[element.checkpoint] = element
@@ -171,9 +169,7 @@ class InnerSubtask(Subtask):
     def _merged(self, channel: int, first: pa.RecordBatch) -> pa.RecordBatch:
         # A slow operator finds several batches waiting and takes them as one: large batches under load, and
         # no waiting without.
-        queue, rows_max = self._inputs[channel], self._rows_max
-        if self._row_ms:
-            rows_max = min(rows_max, max(STEP_ROWS_MIN, int(STEP_MS / self._row_ms)))
+        queue, rows_max = self._inputs[channel], self._turn.rows_max
         batches, rows, size = [first], first.num_rows, first.nbytes
         while isinstance(following := queue.peek(), pa.RecordBatch):
             rows += following.num_rows
@@ -184,9 +180,16 @@ class InnerSubtask(Subtask):
             queue.pop()
         return first if len(batches) == 1 else pa.concat_batches(batches)
 
-    def _took(self, rows: int, took_ms: float) -> None:
-        if rows >= STEP_ROWS_MIN:
-            self._row_ms += COST_WEIGHT * (took_ms / rows - self._row_ms)
+    def _process(self, channel: int, rows: pa.RecordBatch) -> None:
+        """As many of these rows as are a turn; the rest is for the next ones."""
+        turns = -(-rows.num_rows // self._turn.rows_max)
+        if turns > 1:
+            now = -(-rows.num_rows // turns)
+            self._rest = channel, rows.slice(now)
+            rows = rows.slice(0, now)
+        started_ms = self._clock.now_ms()
+        self.chain.process_from(self._operator_inputs[channel], rows)
+        self._turn.took(rows.num_rows, self._clock.now_ms() - started_ms)
 
     def _align(self, event: AlignmentEvent) -> None:
         for effect in self._alignment.handle(event):

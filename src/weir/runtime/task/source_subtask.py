@@ -19,8 +19,13 @@ from weir.operators.source import SourceReader
 from weir.runtime.task.chain import Counters
 from weir.runtime.task.intake import DirectIntake, Intake, ReadRows
 from weir.runtime.task.subtask import Equipment, Subtask
+from weir.runtime.task.turns import TurnSize
 from weir.snapshot.elements import Barrier, BarrierCancelled
 from weir.snapshot.parts import Position
+
+TURN_MS = 100.0
+"""A source is asked for as many rows as its chain takes so long for: large batches pay for all behind it, but a user's
+function may be slow."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class SourceSubtask(Subtask):
         self._intake: Intake = intake or DirectIntake()
         self._is_read_to_end = False
         self.counters = Counters()
-        self._rows_max = rows_max
+        self._turn = TurnSize(rows_max, TURN_MS)
         self._triggers: deque[_Trigger] = deque()
         self._cancelled: set[CheckpointId] = set()
         """Triggers that wait and were aborted meanwhile."""
@@ -156,7 +161,7 @@ class SourceSubtask(Subtask):
     def _read(self) -> bool:
         """Poll once. False: there is nothing for now."""
         self._owes_rows = False
-        batch = self.reader.poll(self._rows_max)
+        batch = self.reader.poll(self._turn.rows_max)
         if batch is not None and batch.num_rows:
             self._intake.put(ReadRows(batch, *self._splits))
             return True
@@ -174,7 +179,9 @@ class SourceSubtask(Subtask):
         self._holds_idle = False
         if self._tracker is not None:
             self._tracker.reading(rows.split, rows.open_splits)
+        started_ms = self._clock.now_ms()
         self.chain.process(rows.batch)
+        self._turn.took(rows.batch.num_rows, self._clock.now_ms() - started_ms)
 
     @property
     def _is_closing(self) -> bool:

@@ -1,4 +1,4 @@
-"""Whose turn it is, among several that want one. Pure.
+"""Whose turn it is, among several that want one, and how many rows are a turn. Pure.
 
 Channels are the bits of a number: to find the next of many costs no more than of few.
 """
@@ -6,6 +6,41 @@ Channels are the bits of a number: to find the next of many costs no more than o
 from __future__ import annotations
 
 from collections.abc import Iterator
+
+ROW_MS_FIRST = 0.02
+"""What a row is taken to cost before any was seen: a user's function may take so long."""
+
+TURN_ROWS_MIN = 256
+"""To take fewer at once would cost more than it is worth."""
+
+COST_WEIGHT = 0.2
+"""Of the newest turn, in what a row is taken to cost."""
+
+
+class TurnSize:
+    """How many rows take about so long, by what rows have cost lately.
+
+    >>> size = TurnSize(65_536, 20.0)
+    >>> size.rows_max, [size.took(rows=1_000, ms=1_000) for _ in range(20)][-1], size.rows_max
+    (1000, None, 256)
+    """
+
+    def __init__(self, rows_max: int, turn_ms: float) -> None:
+        """`rows_max`: never more."""
+        self._most = rows_max
+        self._turn_ms = turn_ms
+        self._row_ms = ROW_MS_FIRST
+
+    @property
+    def rows_max(self) -> int:
+        if self._row_ms * self._most <= self._turn_ms:
+            return self._most
+        return min(self._most, max(TURN_ROWS_MIN, int(self._turn_ms / self._row_ms)))
+
+    def took(self, rows: int, ms: float) -> None:
+        """So many rows were a turn."""
+        if rows >= min(TURN_ROWS_MIN, self._most):
+            self._row_ms += COST_WEIGHT * (ms / rows - self._row_ms)
 
 
 class Turns:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
-from tests.unit.runtime.task.subtask_bench import barrier, bench, checkpoint, feed
+from tests.unit.runtime.task.subtask_bench import Bench, barrier, bench, checkpoint, feed
 from weir.errors import ProtocolViolation
+from weir.ids import Uid
+from weir.operators.base import Emit, Operator
+from weir.runtime.task.chain import Chain, Link
+from weir.runtime.task.inner_subtask import TURN_MS
+from weir.runtime.task.subtask import Activity
 from weir.snapshot.elements import BarrierCancelled, EndOfInput, Watermark
 
 # --- Batches ------------------------------------------------------------------------------------------
@@ -25,11 +31,46 @@ def test_waiting_batches_are_taken_as_one_up_to_the_limit_of_bytes() -> None:
     assert b.output == [[1, 2], [3]]
 
 
-def test_a_batch_beyond_every_limit_is_still_taken() -> None:
-    b = bench(inputs=1, rows_max=2, bytes_max=8)
-    feed(b.inputs[0], [1, 2, 3, 4, 5])
+def test_a_batch_beyond_every_limit_is_taken_in_turns_and_what_follows_it_waits() -> None:
+    b = bench(inputs=2, rows_max=2, bytes_max=8)
+    feed(b.inputs[0], [1, 2, 3, 4, 5], barrier(1), [9])
+    feed(b.inputs[1], barrier(1))
+    b.subtask.step()
+    b.subtask.abort(checkpoint(7))
     b.steps()
-    assert b.output == [[1, 2, 3, 4, 5]]
+    assert b.output == [[1, 2], [3, 4], [5], barrier(1), [9]]
+    assert b.answers == [("taken", 1)]
+
+
+class Slow(Operator):
+    """Takes some time for each row."""
+
+    def __init__(self, bench: Bench, row_ms: float) -> None:
+        self.bench = bench
+        self.row_ms = row_ms
+        self.turns: list[int] = []
+
+    def process(self, batch: pa.RecordBatch, out: Emit) -> None:
+        self.turns.append(batch.num_rows)
+        self.bench.clock.time_ms += self.row_ms * batch.num_rows
+        out(batch)
+
+
+@pytest.mark.parametrize("row_ms", [0.0, 0.001, 0.01, 0.1, 10.0])
+def test_rows_are_taken_by_turns_of_some_milliseconds_whatever_they_cost(row_ms: float) -> None:
+    b = bench(inputs=1, rows_max=65_536)
+    slow = Slow(b, row_ms)
+    b.subtask.chain = Chain([Link(Uid("op"), "op", slow)], b.subtask._gate.emit)
+    rows = 100_000
+    feed(b.inputs[0], list(range(rows)), barrier(1))
+    while len(slow.turns) < 1_000 and b.subtask.step() is not Activity.IDLE:
+        b.out_channel.inbox.clear()
+    if row_ms < 10:
+        assert sum(slow.turns) == rows and b.answers == [("taken", 1)]
+    wanted = min(65_536, max(256, TURN_MS / row_ms if row_ms else rows))
+    settled = slow.turns[len(slow.turns) // 2 : -1] or [wanted]
+    assert max(slow.turns) <= max(1.2 * wanted, 1_000)
+    assert row_ms < 0.01 or 0.5 * wanted <= sum(settled) / len(settled) <= 1.2 * wanted
 
 
 def test_batches_are_never_merged_across_a_marker() -> None:
