@@ -35,7 +35,10 @@ BREATH_MAX_S = 0.05
 """Longest sleep of background work before it looks again whether anybody else is busy."""
 
 NICENESS = 10
-"""Of threads behind the stream's back: where processors are short, they get a tenth of what the stream gets."""
+"""By which threads behind the stream's back stand back: where processors are short, it gets ten times as much."""
+
+NICENESS_MAX = 19
+"""The system knows no more."""
 
 Times: TypeAlias = "tuple[float, float, float]"
 """The time, the processor time of a thread, and that of others."""
@@ -84,11 +87,13 @@ class Pace:
 
 
 def stand_back() -> None:
-    """From now on this thread has a processor when the others of this machine leave one. Where threads have no priority
-    of their own, nothing happens."""
+    """From now on this thread has a processor when the others of this machine leave one, and so have threads that are
+    begun by it. Where threads have no priority of their own, nothing happens."""
     if sys.platform == "linux":
+        thread = threading.get_native_id()
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+            own = os.getpriority(os.PRIO_PROCESS, thread)
+            os.setpriority(os.PRIO_PROCESS, thread, min(own + NICENESS, NICENESS_MAX))
 
 
 class Turn:

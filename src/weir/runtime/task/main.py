@@ -15,6 +15,8 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import polars as pl
+
 from weir.config import Mode, Settings
 from weir.errors import JobError, TaskLost, WeirError
 from weir.graph.plan import Plan
@@ -116,6 +118,7 @@ class _Task:
     def run(self) -> None:
         usual_s = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        pl.thread_pool_size()  # begins its threads: those that a background thread begins would stand back, too
         try:
             self._run()
         except BaseException as error:

@@ -39,8 +39,9 @@ class TurnSize:
 
     def took(self, rows: int, ms: float) -> None:
         """So many rows were a turn."""
-        if rows >= min(TURN_ROWS_MIN, self._most):
-            self._row_ms += COST_WEIGHT * (ms / rows - self._row_ms)
+        if rows:
+            weight = COST_WEIGHT * min(rows / TURN_ROWS_MIN, 1.0)  # few rows say little of what a row costs
+            self._row_ms += weight * (ms / rows - self._row_ms)
 
 
 class Turns:

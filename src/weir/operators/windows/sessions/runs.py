@@ -152,11 +152,12 @@ class SessionRuns:
                 continue  # else sessions of other keys could be put here, in a bucket that was passed, between parts
             heads = self._due_in_heads(after_us, last_us)
             for low, high in parts:
-                found = heads
+                found: list[SessionPieces] = []
                 for segment in self._store.at(bucket_us):
                     if len(due := _due(segment, after_us, last_us, low, high)):
-                        found = [*found, self._take(segment, due)]
+                        found.append(self._take(segment, due))
                         yield None
+                found += heads  # which are younger
                 yield Step(after_us, last_us, SessionPieces.joined(found) if found else None, low, high)
                 heads = []
             after_us = last_us
@@ -184,6 +185,8 @@ class SessionRuns:
         for segment in list(self._store.between(earliest_us + 1, END_US)):
             start = int(np.searchsorted(order, np.uint64(segment.bounds.low)))
             stop = int(np.searchsorted(order, np.uint64(segment.bounds.high), side="right"))
+            if start == stop:
+                continue
             likely = start + np.flatnonzero(self._filter(segment).may_have(sought.slice(start, stop)))
             if len(likely):
                 self._touching_in(segment, asked, by_order[likely], order[likely], taken_until_us, found)

@@ -48,7 +48,7 @@ WAIT_S = 0.005
 
 
 REMOVED_AT_ONCE = 4
-"""Files; more than come into being meanwhile."""
+"""Files, for each that has come into being since the last time, and so many at least."""
 
 
 class Holding(Protocol):
@@ -71,12 +71,16 @@ class UselessFiles:
     def __init__(self) -> None:
         self._paths: deque[str] = deque()
 
+        self._is_over = False
+
     def __len__(self) -> int:
         return len(self._paths)
 
     def add(self, path: str) -> None:
         """For any thread."""
         self._paths.append(path)
+        if self._is_over:
+            self.remove_some()
 
     def remove_some(self, files_max: int = REMOVED_AT_ONCE) -> None:
         """For any thread."""
@@ -86,6 +90,7 @@ class UselessFiles:
                 os.unlink(self._paths.popleft())
 
     def __del__(self) -> None:
+        self._is_over = True
         self.remove_some(len(self._paths))
 
 
@@ -166,15 +171,15 @@ class Leaving:
 
     def __init__(self, kept: KeptRows, write: Callable[[SortedRows], Holding]) -> None:
         self._kept = weakref.ref(kept)
-        self._write = write
+        self._write: Callable[[SortedRows], Holding] | None = write
         self._written: Holding | None = None
         self.size_bytes = kept.holding.size_bytes
-        self.errand: Errand | None = None
 
     def perform(self) -> None:
-        """For any thread."""
-        if (kept := self._kept()) is not None:
-            self._written = self._write(kept.holding.rows())
+        """For any thread; once."""
+        write, self._write = self._write, None  # which knows the shelf: nothing but the stream is to keep that alive
+        if (kept := self._kept()) is not None and write is not None:
+            self._written = write(kept.holding.rows())
 
     def arrive(self) -> None:
         """The errand is over: for the thread that keeps the rows."""
@@ -255,9 +260,11 @@ class ShelfBudget:
         self.useless = UselessFiles()
         self._aside = place.aside
         self._removal: Errand | None = None
+        self._begun_since = 0
+        """Files, since the last removal was asked for."""
         self._held: weakref.WeakSet[KeptRows] = weakref.WeakSet()
         self._held_bytes = 0
-        self._leaving: deque[Leaving] = deque()
+        self._leaving: deque[tuple[Leaving, Errand]] = deque()
         """Of those: the first to be written first."""
         self._leaving_bytes = 0
         self._resident: weakref.WeakSet[_InFile] = weakref.WeakSet()
@@ -278,8 +285,9 @@ class ShelfBudget:
         self._resident_bytes_max = int(budget_bytes * RESIDENT_SHARE)
 
     def new_path(self, name: str) -> str:
-        self._remove_useless()
         self._files += 1
+        self._begun_since += 1
+        self._remove_useless()
         return os.path.join(self.directory or "", f"{name}-{self._files}.arrow")
 
     def holds(self, kept: KeptRows) -> None:
@@ -324,27 +332,32 @@ class ShelfBudget:
             enough = begun_bytes >= WRITTEN_BYTES_MIN and staying_bytes <= LEAVING_SHARE * self.held_bytes_max
             if enough or 2 * staying_bytes <= self.held_bytes_max:
                 break
-            self._held.discard(kept)
-            if (leaving := kept.leave()) is not None:
+            leaving = kept.leave()
+            if leaving is not None:
+                errand = self._aside.run(leaving.perform)  # which may fail here and now
                 begun_bytes += leaving.size_bytes
                 self._leaving_bytes += leaving.size_bytes
-                self._leaving.append(leaving)
-                leaving.errand = self._aside.run(leaving.perform)
+                self._leaving.append((leaving, errand))
+            self._held.discard(kept)
             self._arrive()
             yield
 
     def _arrive(self, wait_s: float = 0.0) -> None:
         """Take over the files that are there; `wait_s`: wait so long for the first."""
-        while self._leaving and (errand := self._leaving[0].errand) is not None and errand.is_over(wait_s):
-            leaving = self._leaving.popleft()
+        while self._leaving and self._leaving[0][1].is_over(wait_s):
+            leaving, _ = self._leaving.popleft()
             leaving.arrive()
             self._leaving_bytes -= leaving.size_bytes
             self._held_bytes -= leaving.size_bytes
             wait_s = 0.0
 
     def _remove_useless(self) -> None:
-        if self.useless and (self._removal is None or self._removal.is_over()):
-            self._removal = self._aside.run(self.useless.remove_some)
+        if not self.useless:
+            self._begun_since = 0
+        elif self._removal is None or self._removal.is_over():
+            # Errands wait for each other: of many that write, each must leave room for what went meanwhile.
+            files, self._begun_since = REMOVED_AT_ONCE * max(self._begun_since, 1), 0
+            self._removal = self._aside.run(partial(self.useless.remove_some, files))
 
     def _give_back(self) -> None:
         """Those that were not looked at for longest, down to half of what may be resident; but the one that is being

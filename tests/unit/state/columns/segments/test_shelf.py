@@ -131,8 +131,18 @@ class LaterErrand:
         return self.work is None
 
 
-def later_shelf(directory: Path, memory: str) -> tuple[LaterAside, ShelfBudget, Shelf]:
-    aside = LaterAside()
+class BusyAside(LaterAside):
+    """Does an errand when so many others wait behind it."""
+
+    def run(self, work: Callable[[], None]) -> LaterErrand:
+        errand = super().run(work)
+        for earlier in self.errands[:-5]:
+            earlier.do()
+        del self.errands[:-5]
+        return errand
+
+
+def later_shelf(directory: Path, memory: str, aside: LaterAside) -> tuple[LaterAside, ShelfBudget, Shelf]:
     budget = ShelfBudget(replace(on_disk(str(directory), memory=memory), aside=aside))
     return aside, budget, Shelf(budget, SegmentLayout(COLUMNS, STORED, max_parallelism=128, by_time=False), "state")
 
@@ -148,7 +158,7 @@ def in_memory(kept: list[KeptRows]) -> int:
 
 
 def test_the_stream_goes_on_while_files_are_written_until_memory_is_short(tmp_path: Path) -> None:
-    aside, budget, shelf = later_shelf(tmp_path, "2MB")  # 0.8 MB may be held, 98 kB each
+    aside, budget, shelf = later_shelf(tmp_path, "2MB", LaterAside())  # 0.8 MB may be held, 98 kB each
     kept = []
     for number in range(8):
         kept.append(held(shelf, number))
@@ -164,7 +174,7 @@ def test_the_stream_goes_on_while_files_are_written_until_memory_is_short(tmp_pa
 
 
 def test_memory_is_bounded_however_slow_the_disk_is(tmp_path: Path) -> None:
-    _, budget, shelf = later_shelf(tmp_path, "2MB")
+    _, budget, shelf = later_shelf(tmp_path, "2MB", LaterAside())
     kept, most = [], 0
     for number in range(60):
         kept.append(held(shelf, number))
@@ -175,7 +185,7 @@ def test_memory_is_bounded_however_slow_the_disk_is(tmp_path: Path) -> None:
 
 
 def test_rows_that_nobody_refers_to_any_more_are_not_written(tmp_path: Path) -> None:
-    aside, budget, shelf = later_shelf(tmp_path, "2MB")
+    aside, budget, shelf = later_shelf(tmp_path, "2MB", LaterAside())
     kept = [held(shelf, number) for number in range(8)]
     budget.settle()
     assert aside.errands
@@ -187,7 +197,7 @@ def test_rows_that_nobody_refers_to_any_more_are_not_written(tmp_path: Path) -> 
 
 
 def test_a_file_that_arrives_behind_its_rows_end_is_removed(tmp_path: Path) -> None:
-    aside, budget, shelf = later_shelf(tmp_path, "2MB")
+    aside, budget, shelf = later_shelf(tmp_path, "2MB", LaterAside())
     kept = [held(shelf, number) for number in range(8)]
     budget.settle()
     aside.do_all()
@@ -201,7 +211,7 @@ def test_a_file_that_arrives_behind_its_rows_end_is_removed(tmp_path: Path) -> N
 
 
 def test_a_disk_that_fails_aside_fails_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    aside, budget, shelf = later_shelf(tmp_path, "2MB")
+    aside, budget, shelf = later_shelf(tmp_path, "2MB", LaterAside())
     kept = [held(shelf, number) for number in range(9)]
 
     def full(path: str, mode: str) -> pa.OSFile:
@@ -211,3 +221,44 @@ def test_a_disk_that_fails_aside_fails_the_stream(tmp_path: Path, monkeypatch: p
     with pytest.raises(LocalDiskFailed, match="No space left"):
         budget.settle()
     assert aside.waits == 1 and in_memory(kept) == 9
+
+
+def test_files_go_as_fast_as_they_come_also_where_errands_wait_for_each_other(tmp_path: Path) -> None:
+    _, budget, shelf = later_shelf(tmp_path, "2MB", BusyAside())
+    kept: list[KeptRows] = []
+    most = 0
+    for number in range(400):
+        kept = [*kept[-15:], held(shelf, number)]
+        budget.settle()
+        most = max(most, len(list(tmp_path.rglob("*.arrow"))))
+    assert most <= 60 and len(budget.useless) <= 40
+    assert [one.rows().batch.column(0).to_numpy()[-1] for one in kept] == list(range(384, 400))
+
+
+def test_a_shelf_that_is_let_go_of_while_files_are_on_their_way_leaves_none(tmp_path: Path) -> None:
+    aside, budget, shelf = later_shelf(tmp_path, "2MB", LaterAside())
+    kept = [held(shelf, number) for number in range(8)]
+    budget.settle()
+    aside.do_all()
+    aside.errands.clear()
+    assert list(tmp_path.rglob("*.arrow"))
+    del kept, budget, shelf
+    gc.collect()
+    assert not list(tmp_path.rglob("*.arrow"))
+
+
+def test_rows_that_could_not_be_written_can_be_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget, shelf = shelf_in(tmp_path, "2MB")
+    kept = [held(shelf, number) for number in range(9)]
+    os_file = pa.OSFile
+
+    def full(path: str, mode: str) -> pa.OSFile:
+        raise OSError("[Errno 28] No space left on device")
+
+    monkeypatch.setattr(shelves.pa, "OSFile", full)
+    with pytest.raises(LocalDiskFailed):
+        budget.settle()
+    monkeypatch.setattr(shelves.pa, "OSFile", os_file)
+    budget.settle()
+    assert in_memory(kept) < 9
+    assert [one.rows().batch.column(0).to_numpy()[-1] for one in kept] == list(range(9))
