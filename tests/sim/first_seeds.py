@@ -50,7 +50,7 @@ FIRST_SEED = {
     "old_segment_is_named_after_compaction": 96,
     "output_that_was_moved_away_is_not_missed": 1362,
     "output_without_checkpoints_is_resumed": 20,
-    "overlapping_checkpoints_keep_the_first_path": 270,
+    "overlapping_checkpoints_keep_the_first_path": 198,
     "own_claim_is_not_looked_at": 1781,
     "own_claim_is_taken_for_a_strangers": 10,
     "panes_are_forgotten_on_restore": 70,
