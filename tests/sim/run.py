@@ -97,7 +97,7 @@ def small_pieces(rng: random.Random) -> AbstractContextManager[None]:
         patched(subtask, "COURSE_MS", rng.choice([0.0, 5.0])),
         patched(rocks, "CONVERTED_ENTRIES_LEAST", rng.choice([1, 3])),
         patched(rocks, "CONVERTED_ENTRIES_PER_KEY", 0),
-        patched(turns, "ROW_MS_FIRST", rng.choice([0.02, 1e6])),
+        patched(turns, "TURN_ROWS_FIRST", rng.choice([1_000, 1])),
         patched(turns, "TURN_ROWS_MIN", rng.choice([1, 3])),
     )
 

@@ -118,8 +118,9 @@ class _Task:
     def run(self) -> None:
         usual_s = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        pl.thread_pool_size()  # begins its threads: those that a background thread begins would stand back, too
         try:
+            # Begins Polars' threads: those that a background thread begins would stand back, too.
+            pl.LazyFrame({"a": [0]}).group_by("a").len().collect()
             self._run()
         except BaseException as error:
             self._report(error)

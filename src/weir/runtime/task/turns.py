@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-ROW_MS_FIRST = 0.02
-"""What a row is taken to cost before any was seen: a user's function may take so long."""
+TURN_ROWS_FIRST = 1_000
+"""So many are a turn before any was seen: nobody knows how slow a user's function is."""
 
 TURN_ROWS_MIN = 256
 """To take fewer at once would cost more than it is worth."""
@@ -29,7 +29,7 @@ class TurnSize:
         """`rows_max`: never more."""
         self._most = rows_max
         self._turn_ms = turn_ms
-        self._row_ms = ROW_MS_FIRST
+        self._row_ms = turn_ms / TURN_ROWS_FIRST
 
     @property
     def rows_max(self) -> int:

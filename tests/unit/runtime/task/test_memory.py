@@ -28,15 +28,7 @@ def test_free_pages_go_back_once_in_an_interval(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_free_pages_go_back_sooner_where_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    trims: list[int] = []
-    free_bytes = [0]
-    library = SimpleNamespace(
-        malloc_trim=trims.append,
-        mallopt=lambda *given: None,
-        mallinfo2=Callable(lambda: SimpleNamespace(fordblks=free_bytes[0])),
-    )
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
-    monkeypatch.setattr(pa, "set_memory_pool", lambda pool: None)
+    trims, free_bytes = counted_trims(monkeypatch)
     allocator = Allocator()
     for now_ms, free_bytes[0] in ((1, 0), (2, FREE_BYTES_MAX - 1), (3, FREE_BYTES_MAX), (4, 0)):
         allocator.tidy(now_ms)
@@ -44,6 +36,18 @@ def test_free_pages_go_back_sooner_where_there_are_many(monkeypatch: pytest.Monk
 
 
 def test_free_memory_that_cannot_go_back_is_not_looked_at_with_each_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    trims, free_bytes = counted_trims(monkeypatch)
+    allocator, most = Allocator(), FREE_BYTES_MAX
+    found: list[int] = []
+    # Free pieces between others stay free when their pages are gone: the C library counts them as before.
+    for now_ms, free_bytes[0] in enumerate((9 * most, 9 * most, 9 * most, 10 * most, 10 * most, most, 2 * most), 1):
+        allocator.tidy(now_ms)
+        found.append(len(trims))
+    assert found == [1, 1, 1, 2, 2, 2, 3]
+
+
+def counted_trims(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[int]]:
+    """A C library whose trims are counted; the first of the other list is what it says is free."""
     trims: list[int] = []
     free_bytes = [0]
     library = SimpleNamespace(
@@ -53,13 +57,7 @@ def test_free_memory_that_cannot_go_back_is_not_looked_at_with_each_heartbeat(mo
     )
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     monkeypatch.setattr(pa, "set_memory_pool", lambda pool: None)
-    allocator, most = Allocator(), FREE_BYTES_MAX
-    found: list[int] = []
-    # Free pieces between others stay free when their pages are gone: the C library counts them as before.
-    for now_ms, free_bytes[0] in enumerate((9 * most, 9 * most, 9 * most, 10 * most, 10 * most, most, 2 * most), 1):
-        allocator.tidy(now_ms)
-        found.append(len(trims))
-    assert found == [1, 1, 1, 2, 2, 2, 3]
+    return trims, free_bytes
 
 
 class Callable:

@@ -70,7 +70,6 @@ class UselessFiles:
 
     def __init__(self) -> None:
         self._paths: deque[str] = deque()
-
         self._is_over = False
 
     def __len__(self) -> int:
